@@ -22,7 +22,7 @@ from coopconsume.runtime.dispatch.daemon_pool import DaemonPool
 from coopconsume.runtime.events import HolesFound
 from coopconsume.runtime.plan import Partition, deal
 from coopconsume.runtime.plan.gain import Gain
-from coopconsume.runtime.plan.stock import Stock
+from coopconsume.runtime.plan.ledger import OffsetLedger
 from coopconsume.runtime.read.audit import HoleAudit
 from coopconsume.runtime.status.blocker_keys import BlockerKeys
 from coopconsume.runtime.status.waiting import lost_member
@@ -137,17 +137,21 @@ class EpochState:
             later = [gain for gain in self._gains(owned) if gain.until]
             ranges = difference(ranges, [one for gain in later for one in gain.ranges])
             in_doubt = self._in_doubt(owned)[0]
+        ledger = OffsetLedger(
+            owned.stable,
+            owned.committed,
+            is_whole=owned.is_whole and not later,
+            max_ranges=owned.max_ranges,
+            max_outputs_waiting=self._most_waiting,
+        )
+        ordering = self._job_spec.ordering
+        slots = deal(ranges, self._slots, index, ordering)
+        if owned.uses_chunks:
+            slots = [(slot, ranges) for slot in range(self._slots)]
+        leads = owned.leads if owned.uses_chunks else None
         partition = Partition(
-            index, owned.topic, owned.partition,
-            stable=owned.stable, committed=owned.committed,
-            slots=(
-                [(slot, ranges) for slot in range(self._slots)] if owned.uses_chunks
-                else deal(ranges, self._slots, index, self._job_spec.ordering)
-            ),
-            stock=Stock(leads=owned.leads) if owned.uses_chunks else None,
-            ordering=self._job_spec.ordering, whole=owned.is_whole and not later,
-            max_ranges=owned.max_ranges, max_outputs_waiting=self._most_waiting,
-        )  # fmt: skip
+            index, owned.topic, owned.partition, ledger, slots=slots, ordering=ordering, leads=leads
+        )
         for key_range, until in in_doubt:
             partition.mark_in_doubt(key_range, until)
         if not owned.uses_chunks:
@@ -156,7 +160,7 @@ class EpochState:
             partition.extend(gain)
         if later:
             self.undealt.append(partition)
-        partition.log_ranges, partition.log_last = owned.range_count, owned.last_committed
+        partition.ledger.log_has(owned.range_count, owned.last_committed)
         self.partitions.append(partition)
         return partition
 
@@ -173,7 +177,7 @@ class EpochState:
             else:
                 for gain in self._gains(owned):
                     partition.extend(gain)
-                partition.log_ranges, partition.log_last = owned.range_count, owned.last_committed
+                partition.ledger.log_has(owned.range_count, owned.last_committed)
                 self.undealt.append(partition)
         self.ours = [p for p in self.partitions if p.is_ours]
         self.look_again()
@@ -235,12 +239,15 @@ class EpochState:
     @property
     def uncommitted(self) -> dict[TopicPartition, OffsetRanges]:
         """Returns the records that are done or written to outputs, and not committed."""
-        return {(p.topic, p.partition): p.to_commit | p.undelivered for p in self.partitions}
+        return {
+            (p.topic, p.partition): p.ledger.to_commit | p.ledger.undelivered
+            for p in self.partitions
+        }
 
     @property
     def busy(self) -> list[Partition]:
         """The partitions with something left to do."""
-        return [p for p in self.partitions if not p.is_quiet]
+        return [p for p in self.partitions if not p.ledger.is_quiet]
 
     def update_quiet(self) -> None:
         """Notes which partitions have nothing left to do."""
@@ -271,7 +278,7 @@ class EpochState:
         return [
             Share(partition.topic, partition.partition, key_range)
             for partition in self.partitions
-            for key_range in partition.may_run(slots, now)
+            for key_range in partition.lanes.may_run(slots, now)
         ]
 
     # -- the two ends of the logs
@@ -289,7 +296,7 @@ class EpochState:
         except (BrokerUnreachable, CommitLogUnavailable) as error:
             log.warning("%s; trying again", error)
             self._starts_at = -math.inf
-        return any(read.first < self.partitions[read.index].stable for read in reads)
+        return any(read.first < self.partitions[read.index].ledger.stable for read in reads)
 
     def has_read(self, partitions: Sequence[Partition], report: SlotReport) -> None:
         """Notes how far a slot has found the logs to reach, before what it reports is done.
@@ -327,7 +334,9 @@ class EpochState:
         """
         has_looked = self._ends_at > since
         wanted = ((p, ends.get((p.topic, p.partition), 0)) for p in self.ours)
-        return all(p.has_processed(min(end, p.end) if has_looked else end) for p, end in wanted)
+        return all(
+            p.has_processed(min(end, p.ledger.end) if has_looked else end) for p, end in wanted
+        )
 
     def refresh_ends(self, *, force: bool = False) -> None:
         """Reads where the logs begin and end, if the last read is some time ago.
@@ -374,7 +383,7 @@ class EpochState:
             self._fixed_ends |= ends
         for partition in self.partitions:
             end = ends.get((partition.topic, partition.partition), 0)
-            partition.end = max(end, partition.end)
+            partition.ledger.end = max(end, partition.ledger.end)
 
     @property
     def may_continue(self) -> bool:
@@ -398,7 +407,7 @@ class EpochState:
         return self.assignment.logs.can_recover_from(error, self._done())
 
     def _done(self) -> dict[TopicPartition, OffsetRanges]:
-        return {(p.topic, p.partition): p.done for p in self.partitions}
+        return {(p.topic, p.partition): p.ledger.done for p in self.partitions}
 
     def _without_deleted(self, look: Callable[[], T]) -> T:
         """Returns what a look at the logs finds, without topics that turn out to be deleted."""
@@ -416,7 +425,9 @@ class EpochState:
             if partition.topic in deleted:
                 pending = self.assignment.owned[partition.topic, partition.partition].pending
                 ends = [one.offset + 1 for one in pending]
-                partition.log_start(max(partition.end, (partition.done.last or 0) + 1, *ends))
+                partition.log_start(
+                    max(partition.ledger.end, (partition.ledger.done.last or 0) + 1, *ends)
+                )
         self.deleted += deleted
         return deleted
 
@@ -438,17 +449,15 @@ class EpochState:
         An offset that all our shares have passed belongs to another member, or is a hole.
         """
         for partition in self.busy:
-            if self._auditing or partition.whole or not partition.is_ours:
+            if self._auditing or partition.ledger.is_whole or not partition.is_ours:
                 continue
-            if partition.stock is not None:
-                continue  # Who acquires an offset finds out whether there is a record.
             owned = self.assignment.owned[partition.topic, partition.partition]
-            first = partition.first_open()
+            first = partition.ledger.first_open()
             # What a real-time slot has read needs no look: it reports the holes.
             real_time_from = partition.real_time_from
-            position = partition.position if real_time_from is None else real_time_from
+            position = partition.supply.position if real_time_from is None else real_time_from
             span = self._audit.due(owned, first, position)
-            if span is not None and partition.unclaimed(first, first):
+            if span is not None and partition.supply.may_be_hole(first):
                 self._auditing = True
                 self._audits.submit(self._look, partition, span)
 

@@ -472,7 +472,7 @@ class Job:
     def _watch_limits(self, epoch_state: EpochState) -> None:
         busy = epoch_state.busy
         for partition in busy:
-            partition.stable_age(time.monotonic())
+            partition.ledger.stable_age(time.monotonic())
         now = time.monotonic()
         for words in self._limits.look(busy, now):
             log.warning("%s", words)
@@ -674,7 +674,7 @@ class Job:
         now = time.monotonic()
         waits = [_IDLE_WAIT]
         busy = self._epoch_state.busy if self._epoch_state is not None else []
-        waits += [due - now for p in busy if (due := p.next_due()) is not None]
+        waits += [due - now for p in busy if (due := p.lanes.next_due()) is not None]
         dispatcher = self._dispatcher
         waits += [at - now for at in dispatcher.barred.values()]
         waits += [at - now for at, _ in dispatcher.failing.values()]
@@ -719,7 +719,8 @@ class Job:
             and epoch_state.knows_ends
             and not self._dispatcher.barred
             and all(
-                p.is_drained or (p.unpublished and p.has_outputs_enough) for p in epoch_state.busy
+                p.is_drained or (p.ledger.unpublished and p.ledger.has_outputs_enough)
+                for p in epoch_state.busy
             )
         )
 

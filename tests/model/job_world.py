@@ -384,13 +384,15 @@ class LiveSpark:
 
 
 class CountedJob(Job):
-    """A job that counts its turns."""
+    """A job that counts its turns, and checks the states of records after each of them."""
 
     turns = 0
 
     def _turn(self):
         self.turns += 1
         super()._turn()
+        for partition in self.partitions:
+            partition.check()
 
 
 class Calls:

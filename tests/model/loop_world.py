@@ -18,7 +18,7 @@ from assignors.ranges import difference, offset_hash
 from commits import OffsetRanges, PartitionCommits
 from coopconsume.group.owned import Failed
 from coopconsume.record import Record, RetryPolicy
-from coopconsume.runtime.plan import Limits, Partition, deal, plan_batch
+from coopconsume.runtime.plan import Limits, deal, plan_batch
 from coopconsume.runtime.plan.gain import Gain
 from coopconsume.worker.report import (
     BatchSpec,
@@ -28,6 +28,7 @@ from coopconsume.worker.report import (
 )
 from coopconsume.worker.slot import SlotRunner
 from tests.odd import ODD_ERRORS
+from tests.partitions import make_partition
 
 
 def deal_hash(offset, key):
@@ -78,13 +79,13 @@ class World:
             self.forget(index, commits.uncommitted(0, self.ends[index]))
         for index in sorted(self.logs):
             commits = self.committed[index]
-            p = Partition(
+            p = make_partition(
                 index, "t", index, stable=commits.stable_offset, committed=commits.ranges,
                 slots=deal(self.ranges, self.slots, index, self.ordering), ordering=self.ordering,
                 whole=self.ranges == (KeyRange(),),
             )  # fmt: skip
             p.restore(self.failed(index))
-            p.end = max(self.seen[index], p.stable)
+            p.ledger.end = max(self.seen[index], p.ledger.stable)
             self.partitions.append(p)
         self.busy = {}
         #: Slots that have given their records back: (slot, indexes, final report, kept by index).
@@ -188,24 +189,24 @@ class World:
     def awake(self):
         """The partitions that a turn of the loop looks at; the others have nothing left to do."""
         for p in self.partitions:
-            if not p.is_quiet:
+            if not p.ledger.is_quiet:
                 p.update_quiet(self.now)
-            if p.is_quiet:
+            if p.ledger.is_quiet:
                 assert p.is_drained
-                assert not p.to_commit
-                assert not p.holes_to_commit
-                assert not p.holes()
-                assert not p.parked
-                assert not p.backlog(range(self.slots), self.now)
-                assert p.next_due() is None
+                assert not p.ledger.to_commit
+                assert not p.ledger.holes_to_commit
+                assert not p.supply.holes()
+                assert not p.supply.parked
+                assert not p.slots.backlog(range(self.slots), self.now)
+                assert p.lanes.next_due() is None
                 assert p.blocker(0.0) is None
-        return [p for p in self.partitions if not p.is_quiet]
+        return [p for p in self.partitions if not p.ledger.is_quiet]
 
     def see_ends(self):
         """The loop sees the present ends of the logs."""
         self.seen = dict(self.ends)
         for p in self.partitions:
-            p.end = self.ends[p.index]
+            p.ledger.end = self.ends[p.index]
 
     def launch(self, window, *, batch_time, relief=None):
         """Plan a batch for the free slots and run the slots' code; the reports come back later.
@@ -264,7 +265,7 @@ class World:
         if plan is not None and self.early_plans % 3 == 0:
             for slot in plan.slots:
                 for index in plan.work[slot]:
-                    self.partitions[index].unknown(slot)
+                    self.partitions[index].slots.unknown(slot)
             return None
         self.now = begins_at if plan is not None else self.now
         return plan
@@ -310,7 +311,7 @@ class World:
             kept[indexes[i]].append(record)
         for index in planned:
             outcome = report.partitions.get(indexes.index(index), PartitionReport())
-            self.partitions[index].given_back(slot, outcome, kept[index], self.now)
+            self.partitions[index].slots.given_back(slot, outcome, kept[index], self.now)
             self.note_failures(index, outcome)
         offsets = {
             index: OffsetRanges.from_offsets([o for o, _ in of]) for index, of in kept.items()
@@ -323,20 +324,22 @@ class World:
         due = self.now + 30 if lost else self.now
         for i, outcome in final.partitions.items():
             if not lost:
-                self.partitions[indexes[i]].kept_progressed(kept[indexes[i]], outcome, self.now)
+                self.partitions[indexes[i]].slots.kept_progressed(
+                    kept[indexes[i]], outcome, self.now
+                )
                 self.note_failures(indexes[i], outcome)
         for index, offsets in kept.items():
             partition = self.partitions[index]
             self.at_work |= {(index, o): due for o in offsets.offsets().tolist()}
             if lost:
-                self.forget(index, offsets - partition.done)
-            partition.kept_ended(offsets, due)
+                self.forget(index, offsets - partition.ledger.done)
+            partition.slots.kept_ended(offsets, due)
 
     def hear(self):
         """Slots have reported what is at work of the key ranges that are to be given up."""
         reported, self.acknowledged = self.acknowledged, []
         for slot, index, outcome, at_work in reported:
-            self.partitions[index].progressed(slot, outcome, self.now)
+            self.partitions[index].slots.progressed(slot, outcome, self.now)
             self.note_failures(index, outcome)
             self.partitions[index].dealer.withheld(slot, at_work)
 
@@ -352,15 +355,15 @@ class World:
         if lost:
             for index in planned:
                 share = self.partitions[index].cursors[slot]
-                lost = (share.dispatched or OffsetRanges()) - self.partitions[index].done
+                lost = (share.dispatched or OffsetRanges()) - self.partitions[index].ledger.done
                 self.forget(index, lost, share.ranges)
-                self.partitions[index].unknown(slot)
+                self.partitions[index].slots.unknown(slot)
                 for offset in lost.offsets().tolist():
                     self.at_work.pop((index, offset), None)
             return
         for i, outcome in report.partitions.items():
             index = indexes[i]
-            self.partitions[index].reported(slot, outcome, self.now)
+            self.partitions[index].slots.reported(slot, outcome, self.now)
             self.note_failures(index, outcome)
 
     def progress(self, slot, data):
@@ -389,7 +392,7 @@ class World:
             rest = [o for o in done if not is_reported(o)]
             outcome.done = pack_offsets(pa.array(rest, pa.int64()))
             outcome.failed = [f for o, f in failed.items() if not is_reported(o)]
-            self.partitions[index].progressed(slot, some_of_it, self.now)
+            self.partitions[index].slots.progressed(slot, some_of_it, self.now)
             self.note_failures(index, some_of_it)
 
     def note_failures(self, index, outcome):
@@ -402,7 +405,7 @@ class World:
     def decide(self, discard):
         """An operator decides on all parked records; the commit log knows it before the loop."""
         for p in self.partitions:
-            for waiting in p.parked:
+            for waiting in p.supply.parked:
                 offset = waiting.offset
                 if discard(p.index, offset):
                     self.dead.add((p.index, offset))
@@ -418,14 +421,14 @@ class World:
 
     def commit(self):
         """Commit all that came in, holes included."""
-        for p in [p for p in self.partitions if not p.is_quiet]:
-            holes = p.holes()
+        for p in [p for p in self.partitions if not p.ledger.is_quiet]:
+            holes = p.supply.holes()
             for hole in holes.offsets().tolist():
                 assert hole not in self.logs[p.index], f"{hole} of partition {p.index} is no hole"
             if holes:
-                p.amend(holes)
-            offsets, holes = p.to_commit, p.holes_to_commit
-            filtered = (offsets & p.filtered_to_commit).offsets().tolist()
+                p.slots.amend(holes)
+            offsets, holes = p.ledger.to_commit, p.ledger.holes_to_commit
+            filtered = (offsets & p.ledger.filtered_to_commit).offsets().tolist()
             self.filtered |= {(p.index, offset) for offset in filtered}
             assert {(p.index, offset) for offset in filtered} <= self.dropped, "it passes"
             if offsets or holes:
@@ -465,10 +468,12 @@ class World:
             self.undo(index, first, data.draw(st.integers(first, max(first, self.ends[index] - 1))))
         elif what == "m":
             for p in self.partitions:
-                p.is_quiet, p.dealer.undealt_since = False, self.now
+                p.ledger.is_quiet, p.dealer.undealt_since = False, self.now
         elif what == "w":
             self.now += 30
             self.see_ends()
+        for p in self.partitions:
+            p.check()
 
     def leave(self, moved):
         """Key ranges are to be given back."""
@@ -490,7 +495,7 @@ class World:
         The other member does all that is left of them at once, and finds all holes, unless it does
         not keep them.
         """
-        if any(p.dealer.leaves(self.now) or p.to_commit for p in self.partitions):
+        if any(p.dealer.leaves(self.now) or p.ledger.to_commit for p in self.partitions):
             return False
         self.moved, self.ranges = (), difference(self.ranges, moved)
         for p in self.partitions:
@@ -569,7 +574,7 @@ class World:
                 not rough
                 and self.seen == self.ends
                 and all(
-                    p.is_drained and not p.to_commit and not p.holes_to_commit
+                    p.is_drained and not p.ledger.to_commit and not p.ledger.holes_to_commit
                     for p in self.partitions
                 )
             ):

@@ -15,10 +15,11 @@ from commits import OffsetRanges, Pending
 from coopconsume import RetryPolicy
 from coopconsume.runtime.commit.deliveries import FIRST_PAUSE, LONGEST_PAUSE, TOGETHER, Deliveries
 from coopconsume.runtime.commit.parcels import Parcel
-from coopconsume.runtime.plan import Limits, Partition, Waiting, plan_batch
+from coopconsume.runtime.plan import Limits, Waiting, plan_batch
 from coopconsume.worker.report import DeadLetter, Failure, PartitionReport, pack_offsets
 from tests.examples import examples
 from tests.model.loop_world import World, keys
+from tests.partitions import make_partition
 
 TP = ("t", 0)
 
@@ -209,35 +210,35 @@ def test_a_parcel_that_fits_is_not_divided():
 
 def test_a_lane_waits_for_all_its_rows_and_then_goes_on():
     """Also where its rows are written in another order, and a lower record is not done."""
-    p = Partition(
+    p = make_partition(
         0, "t", 0, stable=0, committed=OffsetRanges(), slots=[(0, (KeyRange(),))],
         ordering="key", whole=True,
     )  # fmt: skip
-    p.end = 10
+    p.ledger.end = 10
     assert plan_batch([p], [0], 0.0, Limits(100, 100))
     done = [1, 2, 3, 4, 5, 6, 7, 8, 9]
     failed = [Failure(0, 77, b"k", 1, 50.0, "not yet")]
-    p.reported(
+    p.slots.reported(
         0, PartitionReport(done=pack_offsets(pa.array(done, pa.int64())), failed=failed), 0.0
     )
     rows = OffsetRanges([(2, 2), (4, 4)])
-    p.defer(rows)
-    assert not p.to_commit & rows
+    p.ledger.defer(rows)
+    assert not p.ledger.to_commit & rows
     p.hold_back(Waiting(o, 9, 0, math.inf, "away", is_undelivered=True) for o in (2, 4))
-    assert (p.first_open(), p.parked) == (0, [])
-    p.end = 20
+    assert (p.ledger.first_open(), p.supply.parked) == (0, [])
+    p.ledger.end = 20
     assert plan_batch([p], [0], 1.0, Limits(100, 100))
-    p.reported(0, PartitionReport(blocked=[(11, 9)], done=pack_offsets(
+    p.slots.reported(0, PartitionReport(blocked=[(11, 9)], done=pack_offsets(
         pa.array([10, *range(12, 20)], pa.int64()))), 1.0)  # fmt: skip
     assert not p.is_drained
     for written in (4, 2):
         assert plan_batch([p], [0], 2.0, Limits(100, 100)) is None, "11 waits for 2 and 4"
         p.commit_answered(OffsetRanges([(written, written)]), 0, OffsetRanges())
-    assert 2 in p.done
+    assert 2 in p.ledger.done
     plan = plan_batch([p], [0], 2.0, Limits(100, 100))
     assert plan is not None
     assert plan.wanted[0].pairs() == [(11, 11)]
-    assert not p.undelivered
+    assert not p.ledger.undelivered
 
 
 class Unreliable(World):
@@ -259,7 +260,7 @@ class Unreliable(World):
     def handler(self, record):
         """No record starts behind one of its lane that is held back."""
         partition = self.partitions[record.partition]
-        lane = partition.lane(self.dealt(record.partition, record.offset), record.offset)
+        lane = partition.lanes.lane(self.dealt(record.partition, record.offset), record.offset)
         for share in partition.cursors.values():
             for waiting in share.failed(lane) if lane in share.waiting else ():
                 if waiting.is_undelivered and waiting.offset < record.offset:
@@ -289,13 +290,13 @@ class Unreliable(World):
     @contextlib.contextmanager
     def deferring(self):
         """What gives rows is not committed before they are written."""
-        before = {p.index: p.to_commit for p in self.partitions}
+        before = {p.index: p.ledger.to_commit for p in self.partitions}
         yield
         for p in self.partitions:
-            new = (p.to_commit - before[p.index]).offsets().tolist()
+            new = (p.ledger.to_commit - before[p.index]).offsets().tolist()
             giving = {o: self.dealt(p.index, o) for o in new if (p.index, o) in self.giving}
             if giving:
-                p.defer(OffsetRanges.from_offsets(list(giving)))
+                p.ledger.defer(OffsetRanges.from_offsets(list(giving)))
                 self.deliveries.add(rows_of(p.index, giving))
         self.show()
 
@@ -381,7 +382,7 @@ def test_a_destination_holds_back_its_own_records_alone(world, data):
     for step in range(600):
         world.step("ldcw"[step % 4], data, rough=False)
         left = world.under_way or world.deliveries.is_moving(world.now)
-        at_rest = all(p.is_drained and not p.to_commit for p in world.partitions)
+        at_rest = all(p.is_drained and not p.ledger.to_commit for p in world.partitions)
         if at_rest and not (left or world.deliveries.is_in_trouble(world.now)):
             break
     else:
@@ -389,11 +390,11 @@ def test_a_destination_holds_back_its_own_records_alone(world, data):
     assert not world.breaks
     for p in world.partitions:
         held = [o for q, o in world.bad if q == p.index]
-        lanes = {p.lane(world.dealt(p.index, o), o): o for o in sorted(held, reverse=True)}
+        lanes = {p.lanes.lane(world.dealt(p.index, o), o): o for o in sorted(held, reverse=True)}
         for offset in world.logs[p.index]:
             at = (p.index, offset)
-            is_done = offset < p.stable or offset in world.committed[p.index].ranges
-            first = lanes.get(p.lane(world.dealt(*at), offset), offset + 1)
+            is_done = offset < p.ledger.stable or offset in world.committed[p.index].ranges
+            first = lanes.get(p.lanes.lane(world.dealt(*at), offset), offset + 1)
             if at in world.bad:
                 assert not is_done
                 # One behind a record of its lane that was refused may never have started.
@@ -401,7 +402,7 @@ def test_a_destination_holds_back_its_own_records_alone(world, data):
             elif offset < first:
                 assert is_done, f"{at} is held back by nothing"
         if not held:
-            assert p.stable >= world.ends[p.index]
+            assert p.ledger.stable >= world.ends[p.index]
             continue
         blocker = p.blocker(0.0)
         assert blocker is not None

@@ -33,7 +33,7 @@ def test_a_hand_over_waits_for_running_handlers_and_commits_them(world, channel)
     handing_over.start()
     until(lambda: job._rebalance.hand_over is not None or not handing_over.is_alive())
     there.kafka.end = 50
-    until(lambda: not handing_over.is_alive() or any(p.end == 50 for p in job.partitions))
+    until(lambda: not handing_over.is_alive() or any(p.ledger.end == 50 for p in job.partitions))
     there.turns(job)
     gate.opened.set()
     handing_over.join(120)

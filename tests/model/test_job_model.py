@@ -230,7 +230,7 @@ def test_a_former_leader_that_answers_late_has_cut_nothing(world, monkeypatch):
     there.kafka.end = 25
     there.turns(job)
     assert job.error is None
-    assert job.partitions[0].end == 20
+    assert job.partitions[0].ledger.end == 20
     there.kafka.log |= {offset: b"k%d" % (offset % 5) for offset in range(20, 25)}
     there.kafka.former = [0]
     there.until(lambda: there.done(member) == set(range(25)))

@@ -159,7 +159,7 @@ def test_keys_that_stay_go_on_while_others_come(world, doubt):
     waits = {o for o in calls if any(s.key_range.contains(key_hash(KEYS[o])) for s in share)}
     assert min((calls[o] for o in waits), default=begun + wait) >= begun + wait
     there.until(lambda: partition.is_drained)
-    assert partition.whole
+    assert partition.ledger.is_whole
     listener.on_revoked.assert_not_called()
 
 

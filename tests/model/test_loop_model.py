@@ -14,7 +14,7 @@ from assignors import KeyRange, key_hash
 from assignors.ranges import offset_hash
 from commits import OffsetRanges, PartitionCommits
 from coopconsume.record import RetryPolicy
-from coopconsume.runtime.plan import Limits, Partition
+from coopconsume.runtime.plan import Limits
 from coopconsume.worker.report import (
     Failure,
     PartitionReport,
@@ -22,6 +22,7 @@ from coopconsume.worker.report import (
 )
 from tests.examples import examples
 from tests.model.loop_world import World, keys, worlds
+from tests.partitions import make_partition
 
 
 @given(worlds(), st.sampled_from([5_000, 2]), st.data())
@@ -148,22 +149,22 @@ def test_parked_keys_wait_for_a_decision_and_flow_on_in_order(world, data):
         rough = step < 40
         what = data.draw(st.sampled_from("llddpcpcruwo")) if rough else "ldcw"[step % 4]
         world.step(what, data, rough=rough)
-        if what == "o" and not any(p.to_commit for p in world.partitions):
+        if what == "o" and not any(p.ledger.to_commit for p in world.partitions):
             world.decide(lambda *_: data.draw(st.booleans()))
         if rough or world.seen != world.ends:
             continue
-        if not all(p.is_drained and not p.to_commit for p in world.partitions):
+        if not all(p.is_drained and not p.ledger.to_commit for p in world.partitions):
             continue
         held = {
             (p.index, o) for p in world.partitions for s in p.cursors.values() for o in s.stuck()
         }
         for p in world.partitions:
-            assert p.has_processed(p.end)
+            assert p.has_processed(p.ledger.end)
             for offset in world.logs[p.index]:
                 at = (p.index, offset)
                 is_done = world.succeeded[at] or at in world.dead | world.filtered
                 assert is_done or at in held, f"{at} is lost"
-        if not held and not any(p.holes_to_commit for p in world.partitions):
+        if not held and not any(p.ledger.holes_to_commit for p in world.partitions):
             break
         world.decide(lambda *_: data.draw(st.booleans()))
     else:
@@ -176,65 +177,71 @@ def test_parked_keys_wait_for_a_decision_and_flow_on_in_order(world, data):
 def test_a_discarded_record_below_the_stable_offset_is_not_tried_again():
     """Its slot is at work when it is discarded, and others bring the stable offset past it."""
     low, high = KeyRange().split(2)
-    p = Partition(
+    p = make_partition(
         0, "t", 0, stable=0, committed=OffsetRanges(), slots=[(0, (low,)), (1, (high,))],
         ordering="key", whole=True,
     )  # fmt: skip
-    p.end = 4
+    p.ledger.end = 4
     limits = Limits(10, 100)
-    p.plan([0, 1], 0.0, limits)
+    p.slots.plan([0, 1], 0.0, limits)
     parked = Failure(1, low.first, b"k", 1, math.inf, "no")
-    p.reported(0, PartitionReport(pack_offsets(pa.array([3], pa.int64())), None, [parked]), 0.0)
-    p.reported(1, PartitionReport(pack_offsets(pa.array([0], pa.int64()))), 0.0)
-    p.end = 8
-    p.plan([0], 1.0, limits)  # The slot of the parked key is at work on 4 to 7.
+    p.slots.reported(
+        0, PartitionReport(pack_offsets(pa.array([3], pa.int64())), None, [parked]), 0.0
+    )
+    p.slots.reported(1, PartitionReport(pack_offsets(pa.array([0], pa.int64()))), 0.0)
+    p.ledger.end = 8
+    p.slots.plan([0], 1.0, limits)  # The slot of the parked key is at work on 4 to 7.
     p.discard(1, 2.0)
-    p.amend(OffsetRanges([(2, 2)]))
-    p.commit_answered(p.to_commit, 4, p.holes_to_commit)
-    p.reported(0, PartitionReport(pack_offsets(pa.array([4, 5, 6, 7], pa.int64()))), 3.0)
-    assert not p.plan([0], 4.0, limits)
+    p.slots.amend(OffsetRanges([(2, 2)]))
+    p.commit_answered(p.ledger.to_commit, 4, p.ledger.holes_to_commit)
+    p.slots.reported(0, PartitionReport(pack_offsets(pa.array([4, 5, 6, 7], pa.int64()))), 3.0)
+    assert not p.slots.plan([0], 4.0, limits)
 
 
 def test_a_kept_record_holds_its_lane_although_retention_deletes_it():
     """Its handler still runs; what retention took behind it is forgotten."""
-    p = Partition(
+    p = make_partition(
         0, "t", 0, stable=0, committed=OffsetRanges(), slots=[(0, (KeyRange(),))],
         ordering="key", whole=True,
     )  # fmt: skip
-    p.end = 4
+    p.ledger.end = 4
     limits, lane = Limits(100, 100), 7
-    p.plan([0], 0.0, limits)
-    p.given_back(0, PartitionReport(), [(1, lane)], 0.0)
+    p.slots.plan([0], 0.0, limits)
+    p.slots.given_back(0, PartitionReport(), [(1, lane)], 0.0)
     assert p.blocker(0.0)["state"] == "to do"
-    assert p.plan([0], 0.0, limits) == {0: OffsetRanges([(0, 0), (2, 3)])}
-    assert p.work(0).blocked == {lane: 1}
-    p.reported(0, PartitionReport(pack_offsets(pa.array([0], pa.int64())), blocked=[(2, lane)]), 0)
-    assert (p.blocker(0.0)["state"], p.pending, p.held_back) == ("in flight", 0, 1)
+    assert p.slots.plan([0], 0.0, limits) == {0: OffsetRanges([(0, 0), (2, 3)])}
+    assert p.slots.work(0).blocked == {lane: 1}
+    p.slots.reported(
+        0, PartitionReport(pack_offsets(pa.array([0], pa.int64())), blocked=[(2, lane)]), 0
+    )
+    assert (p.blocker(0.0)["state"], p.supply.pending, p.supply.held_back) == ("in flight", 0, 1)
     p.log_start(3)
-    p.end = 6
-    p.plan([0], 0.0, limits)
-    assert p.work(0).blocked == {lane: 1}
-    p.reported(0, PartitionReport(pack_offsets(pa.array([4], pa.int64())), blocked=[(5, lane)]), 0)
-    assert not p.plan([0], 0.0, limits)
+    p.ledger.end = 6
+    p.slots.plan([0], 0.0, limits)
+    assert p.slots.work(0).blocked == {lane: 1}
+    p.slots.reported(
+        0, PartitionReport(pack_offsets(pa.array([4], pa.int64())), blocked=[(5, lane)]), 0
+    )
+    assert not p.slots.plan([0], 0.0, limits)
     assert not p.cursors[0].is_drained(6, is_full=False)
-    p.kept_ended(OffsetRanges([(1, 1)]), 0.0)
-    assert p.plan([0], 0.0, limits) == {0: OffsetRanges([(5, 5)])}
+    p.slots.kept_ended(OffsetRanges([(1, 1)]), 0.0)
+    assert p.slots.plan([0], 0.0, limits) == {0: OffsetRanges([(5, 5)])}
 
 
 def test_unread_offsets_are_never_holes():
     """An offset that some share has not looked at yet is no hole."""
-    p = Partition(
+    p = make_partition(
         0, "t", 0, stable=0, committed=OffsetRanges(),
         slots=[(s, (r,)) for s, r in enumerate(KeyRange().split(2))], ordering="key", whole=True,
     )  # fmt: skip
-    p.end = 10
-    p.plan([0], 0.0, Limits(10, 10))
-    p.reported(0, PartitionReport(), 0.0)
-    assert not p.holes()
-    p.plan([1], 0.0, Limits(10, 10))
-    assert not p.holes()
-    p.reported(1, PartitionReport(), 0.0)
-    assert list(p.holes()) == [(0, 9)]
+    p.ledger.end = 10
+    p.slots.plan([0], 0.0, Limits(10, 10))
+    p.slots.reported(0, PartitionReport(), 0.0)
+    assert not p.supply.holes()
+    p.slots.plan([1], 0.0, Limits(10, 10))
+    assert not p.supply.holes()
+    p.slots.reported(1, PartitionReport(), 0.0)
+    assert list(p.supply.holes()) == [(0, 9)]
 
 
 @st.composite
@@ -271,10 +278,10 @@ def test_a_start_from_any_commit_log_keeps_the_order(world, window, data):
         world.commit()
         world.now += 10
         world.see_ends()
-        if all(p.is_drained and not p.to_commit for p in world.partitions):
+        if all(p.is_drained and not p.ledger.to_commit for p in world.partitions):
             if world.committed[0].stable_offset >= world.ends[0]:
                 break
-            parked = [w.offset for p in world.partitions for w in p.parked]
+            parked = [w.offset for p in world.partitions for w in p.supply.parked]
             assert parked, "nothing is left to do, and something is not done"
             assert not any(world.calls[0, offset] for offset in parked)
             world.decide(lambda *_: data.draw(st.booleans()))
@@ -315,7 +322,7 @@ def test_lower_records_of_a_parked_key_are_handled_and_it_stays_parked():
         world.step(step, None, rough=False)
     assert not world.breaks
     assert world.committed[0].stable_offset == 10
-    assert [w.offset for w in world.partitions[0].parked] == [10]
+    assert [w.offset for w in world.partitions[0].supply.parked] == [10]
     assert world.partitions[0].is_drained
     world.decide(lambda *_: True)
     for step in "ldcwldc":

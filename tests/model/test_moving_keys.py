@@ -596,7 +596,7 @@ def test_a_key_with_state_moves_to_another_slot_after_its_changes_are_written(
     records(21)
     there.until(lambda: (20, 0) in handler.seen)
     there.until(lambda: not job._dispatcher._busy)
-    before = partition.dealer.cursor_of(key_hash(key)).slot
+    before = partition.lanes.cursor_of(key_hash(key)).slot
     assert member.continue_work()
     group.opens([WHOLE], continues={"a": group.epoch.number})
     group.begins()
@@ -607,7 +607,7 @@ def test_a_key_with_state_moves_to_another_slot_after_its_changes_are_written(
     may_write.set()
     there.until(lambda: there.done(member) == set(range(22)))
     there.until(lambda: not partition.is_undealt)
-    assert partition.dealer.cursor_of(key_hash(key)).slot != before
+    assert partition.lanes.cursor_of(key_hash(key)).slot != before
     assert [seen for seen in handler.seen if seen[0] >= 20] == [(20, 0), (21, 1)]
 
 
@@ -715,7 +715,7 @@ def test_changes_of_records_that_retention_has_passed_are_written_before_their_k
     there.kafka.delete()
     job._epoch_state.look_again()
     (partition,) = job.partitions
-    there.until(lambda: partition.stable >= 20)
+    there.until(lambda: partition.ledger.stable >= 20)
     grow(there, 40)
     there.until(lambda: job._epoch_state.committer.count >= mark.count)
     there.turns(job, 10)

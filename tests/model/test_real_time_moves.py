@@ -142,7 +142,7 @@ def test_keys_that_stay_go_on_in_the_same_run_while_others_are_given_up(world, m
     # Once their new owner has done the others, nothing is left of them in the job.
     theirs = OffsetRanges.from_offsets(sorted(set(range(80)) - there.done(member)))
     member.store.commit("g", group.epoch, "b", {TP: theirs}, commit_id="theirs")
-    there.until(lambda: job.partitions[0].stable == 80)
+    there.until(lambda: job.partitions[0].ledger.stable == 80)
     assert not any(share.dispatched or share.todo for share in job.partitions[0].cursors.values())
     assert there.runs == 1, job._dispatcher._real_time.mode.why
     assert job.error is None

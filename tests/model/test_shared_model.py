@@ -41,24 +41,30 @@ class Member(AtLimit):
         free = set(range(self.slots)) - set(self.busy)
         launched = super().launch(window, batch_time=batch_time, relief=relief)
         planned = [slot for slot in free if slot in self.busy]
-        lowest = min((p.cursors[slot].dispatched.first for slot in planned), default=p.stable)
-        assert lowest >= p.stable
+        lowest = min(
+            (p.cursors[slot].dispatched.first for slot in planned), default=p.ledger.stable
+        )
+        assert lowest >= p.ledger.stable
         if lowest < self.group.log_start:
             for slot in planned:
                 self.deliver(slot, lost=True)
-            if self.group.log_start > p.stable:
+            if self.group.log_start > p.ledger.stable:
                 p.log_start(self.group.log_start)
         return launched
 
     def commit(self):
         """Commit, and prove holes where the partition's first hash is ours."""
         (p,) = self.partitions
-        first = p.first_open()
-        if self.ranges[0].first == 0 and first < p.position and p.unclaimed(first, first):
-            here = OffsetRanges([(first, p.position - 1)])
-            p.amend(here - OffsetRanges.from_offsets(list(self.logs[0])))
+        first = p.ledger.first_open()
+        if (
+            self.ranges[0].first == 0
+            and first < p.supply.position
+            and p.supply.unclaimed(first, first)
+        ):
+            here = OffsetRanges([(first, p.supply.position - 1)])
+            p.slots.amend(here - OffsetRanges.from_offsets(list(self.logs[0])))
         super().commit()
-        p.log_ranges = self.committed[0].ranges.range_count
+        p.ledger.log_ranges = self.committed[0].ranges.range_count
 
     def refresh(self):
         """Read the store, as a member does where nothing of its own waits for a commit."""
@@ -66,7 +72,10 @@ class Member(AtLimit):
         self.see_ends()
         ranges = self.committed[0].ranges
         p.commit_answered(OffsetRanges(), self.committed[0].stable_offset, OffsetRanges())
-        p.log_ranges, p.log_last = ranges.range_count, -1 if ranges.last is None else ranges.last
+        p.ledger.log_ranges, p.ledger.log_last = (
+            ranges.range_count,
+            -1 if ranges.last is None else ranges.last,
+        )
 
 
 class Group:
@@ -93,7 +102,7 @@ class Group:
         self.pending[0] = {o: p for o, p in self.pending[0].items() if o >= stable}
         for member in self.members:
             member.pending = self.pending
-        if offset > noticed_by.partitions[0].stable:
+        if offset > noticed_by.partitions[0].ledger.stable:
             noticed_by.partitions[0].log_start(offset)
 
 

@@ -17,13 +17,13 @@ from commits import AcquisitionId, Epoch, OffsetRanges, Pending
 from commits.rows import Event, Part
 from commits.validation import request_events
 from coopconsume.group.chunks import GroupChunks, PartitionChunks, failures_in
-from coopconsume.runtime.plan import Limits, Partition, plan_batch
+from coopconsume.runtime.plan import Limits, plan_batch
 from coopconsume.runtime.plan.acquiring import Acquirer
 from coopconsume.runtime.plan.slices import deal_stock
-from coopconsume.runtime.plan.stock import Stock
 from coopconsume.worker.report import Failure, PartitionReport, pack_offsets
 from tests.examples import examples
 from tests.model.acquisition_world import AT, Log
+from tests.partitions import make_partition
 
 SLOTS = 2
 
@@ -34,10 +34,10 @@ class Member:
     def __init__(self, world, name):
         self.world, self.name = world, name
         self.numbers = itertools.count()
-        self.partition = Partition(
+        self.partition = make_partition(
             0, *AT, stable=0, committed=OffsetRanges(),
             slots=[(slot, (KeyRange(),)) for slot in range(SLOTS)], ordering="none", whole=False,
-            stock=Stock(),
+            leads=False,
         )  # fmt: skip
         self.acquirer = Acquirer({AT: self.partition}, 1_000)
         self.failed = {}
@@ -50,7 +50,7 @@ class Member:
     def look(self):
         """Reads the log."""
         state, p = self.state, self.partition
-        p.end = self.world.end
+        p.ledger.end = self.world.end
         chunks = state.acquisitions.chunks.values()
         ours = held = OffsetRanges()
         for chunk in chunks:
@@ -71,13 +71,17 @@ class Member:
     def commit(self, demand):
         """Commits what came in, and asks for more in the same append."""
         p = self.partition
-        holes = p.holes()
+        holes = p.supply.holes()
         for hole in holes.offsets().tolist():
             assert hole in self.world.holes, f"{hole} is no hole"
         if holes:
-            p.amend(holes)
+            p.slots.amend(holes)
         request = self.acquirer.request(demand)
-        offsets, found, failed = p.to_commit, p.holes_to_commit, list(self.failed.values())
+        offsets, found, failed = (
+            p.ledger.to_commit,
+            p.ledger.holes_to_commit,
+            list(self.failed.values()),
+        )
         if not (offsets or found or failed or request):
             return
         name = f"{self.name}-{next(self.numbers)}"
@@ -96,11 +100,11 @@ class Member:
             not_held |= group.not_held[one].get(AT, OffsetRanges())
         self.failed = {}
         p.commit_answered(offsets, self.state.commits.stable_offset, found)
-        p.stock.failing -= OffsetRanges.from_offsets([one.offset for one in failed])
-        p.not_held(not_held)
+        p.supply.failures_noted(OffsetRanges.from_offsets([one.offset for one in failed]))
+        p.ledger.not_held(not_held)
         if request is not None:
             got = group.acquired(f"{name}/request")
-            p.acquire(
+            p.chunks.acquire(
                 got.get(AT, OffsetRanges()),
                 failures_in(got, {AT: self.state.pending}, 0.0, 0).get(AT, ()),
             )
@@ -128,7 +132,7 @@ class Member:
         given = self.running.pop(slot)
         self.world.at_work -= set(given.offsets().tolist())
         if lost:
-            self.partition.unknown(slot)
+            self.partition.slots.unknown(slot)
             return
         records = [o for o in given.offsets().tolist() if o not in self.world.holes]
         cut = draw.randint(0, len(records))
@@ -145,7 +149,7 @@ class Member:
             pack_offsets(pa.array(done, pa.int64())), resume,
             [Failure(o, 0, None, 1, 0.0, "no") for o in failed],
         )  # fmt: skip
-        self.partition.reported(slot, report, 0.0)
+        self.partition.slots.reported(slot, report, 0.0)
         self.failed |= {o: Pending(o, attempts=1) for o in failed}
 
 
@@ -219,6 +223,8 @@ def run(seed):
         elif what == "k":
             kills += 1
             world.kill(name)
+        for one in world.members.values():
+            one.partition.check()
         state = world.log.state.group("", "g").partitions[AT]
         if not is_rough and state.commits.stable_offset >= end:
             break

@@ -515,7 +515,7 @@ CHANNEL = [
     Mutant(
         "doubt-about-a-key-bars-its-slot",
         "A key that is in doubt waits, and no other key of its slot.",
-        "coopconsume/runtime/plan/partition.py",
+        "coopconsume/runtime/plan/lanes.py",
         'is_key = self.ordering == "key" and key_range.size == 1',
         "is_key = False",
         ("tests/unit/runtime/test_plan_rules.py::test_a_key_waits_for_an_earlier_owner_alone",),
@@ -523,7 +523,7 @@ CHANNEL = [
     Mutant(
         "key-in-doubt-not-blocked",
         "No record of a key that is in doubt starts.",
-        "coopconsume/runtime/plan/partition.py",
+        "coopconsume/runtime/plan/lanes.py",
         "                cursor.wait(self.lane(key_hash, EARLIER_OWNER), barred)\n",
         "                tuple([barred])\n",
         ("tests/unit/runtime/test_plan_rules.py::test_a_key_waits_for_an_earlier_owner_alone",),

@@ -43,9 +43,9 @@ COMMITS = [
     Mutant(
         "unknown-outcome-counts",
         "Where an outcome is not known nothing counts.",
-        "coopconsume/runtime/plan/partition.py",
-        "self.cursors[slot].give_up()",
-        "self.to_commit |= self.cursors[slot].dispatched or OffsetRanges()",
+        "coopconsume/runtime/plan/slot_work.py",
+        "cursor.give_up()",
+        "self._ledger.to_commit |= cursor.dispatched or OffsetRanges()",
         (_PLAN + "test_a_slot_whose_outcome_is_unknown_has_all_of_its_part_to_do_again", _LOOP),
     ),
     Mutant(
@@ -450,8 +450,8 @@ COMMITS = [
     Mutant(
         "holes-in-a-part",
         "Part of a partition proves no hole.",
-        "coopconsume/runtime/plan/partition.py",
-        "if not self.whole or first >= position:",
+        "coopconsume/runtime/plan/supply.py",
+        "if not self._ledger.is_whole or first >= position:",
         "if first >= position:",
         (_PLAN + "test_part_of_a_partition_proves_no_hole",),
     ),
@@ -490,8 +490,8 @@ COMMITS = [
     Mutant(
         "beyond-the-end",
         "Nothing beyond the end of the log is planned.",
-        "coopconsume/runtime/plan/partition.py",
-        "if not is_limited:\n            return min(self.end, most)",
+        "coopconsume/runtime/plan/slot_work.py",
+        "if not is_limited:\n            return min(ledger.end, most)",
         "if not is_limited:\n            return most",
         (_PLAN + "test_nothing_beyond_the_end_of_the_log_is_planned",),
     ),
@@ -571,7 +571,7 @@ COMMITS = [
     Mutant(
         "new-end-wakes-nobody",
         "A partition with nothing to do is looked at again once its end moves.",
-        "coopconsume/runtime/plan/partition.py",
+        "coopconsume/runtime/plan/ledger.py",
         "self._end, self.is_quiet = end, False",
         "self._end = end",
         ("tests/unit/runtime/test_idle.py::test_a_turn_visits_a_partition_that_changed",),
@@ -589,7 +589,7 @@ COMMITS = [
     Mutant(
         "unread-is-a-hole",
         "Only what every cursor has passed may be a hole.",
-        "coopconsume/runtime/plan/partition.py",
+        "coopconsume/runtime/plan/supply.py",
         "if cursor.ranges and cursor.position <= last:",
         "if cursor.ranges and cursor.position < 0:",
         (_PLAN + "test_what_a_share_has_not_read_is_no_hole",),

@@ -86,7 +86,7 @@ CONTINUING = [
     Mutant(
         "bar-over-keeps-awake",
         "A wait that is over does not keep the loop awake.",
-        _PARTITION,
+        "coopconsume/runtime/plan/lanes.py",
         "            if not cursor.is_barred(now):\n",
         "            if not cursor.is_barred(now) and False:\n",
         (_PLAN + "test_a_bar_that_is_over_does_not_keep_the_loop_awake",),
@@ -455,8 +455,8 @@ CONTINUING = [
         "dealt-again-without-what-waits",
         "Records that wait, or that handlers work on, wait with their new slots.",
         "coopconsume/runtime/plan/dealer.py",
-        "                owner.wait(self._lane(one.key_hash, one.offset), one)\n\n    def cursor_of",
-        "                pass\n\n    def cursor_of",
+        "            self._lanes.wait(one)\n",
+        "            pass\n",
         (_LOOP,),
     ),
     Mutant(
@@ -518,8 +518,8 @@ CONTINUING = [
     Mutant(
         "gained-ranges-done-again",
         "What an earlier owner has committed of key ranges that come is not done again.",
-        _PARTITION,
-        "        self.done |= gain.committed\n        self._advance(gain.stable)\n",
+        "coopconsume/runtime/plan/partition.py",
+        "        self.ledger.add_committed(gain.committed)\n        self._advance(gain.stable)\n",
         "",
         (_COME,),
     ),
@@ -543,9 +543,9 @@ CONTINUING = [
     Mutant(
         "ends-before-gained-ranges-begin",
         "A job that handles what is there does not end before gained ranges have started.",
-        _PARTITION,
-        "        if self.dealer.gains:\n            return False\n",
-        "",
+        "coopconsume/runtime/plan/partition.py",
+        "return not self.dealer.gains and self.supply.is_drained(is_full=is_full)",
+        "return self.supply.is_drained(is_full=is_full)",
         (_PLAN + "test_a_partition_is_not_drained_before_gained_ranges_have_started",),
     ),
     Mutant(
@@ -623,7 +623,7 @@ CONTINUING = [
     Mutant(
         "late-of-withheld-not-in-doubt",
         "A handler that outlives the wait for it is in doubt with its key.",
-        _PARTITION,
+        "coopconsume/runtime/plan/lanes.py",
         "hashes = {w.key_hash for w in kept} | set(cursor.leaving_at_work.values())",
         "hashes = {w.key_hash for w in kept}",
         (_PLAN + "test_records_of_keys_that_have_left_are_not_planned_again",),
@@ -631,7 +631,7 @@ CONTINUING = [
     Mutant(
         "keys-that-left-settled",
         "Records of keys that have left are no work of a slot that has not started them.",
-        _PARTITION,
+        "coopconsume/runtime/plan/slot_work.py",
         "if cursor.has(key) and not cursor.leaves(key)",
         "if not cursor.leaves(key)",
         (_PLAN + "test_records_of_returned_keys_are_planned_for_any_slot",),
@@ -639,9 +639,9 @@ CONTINUING = [
     Mutant(
         "whole-although-ranges-leave",
         "A partition with leaving key ranges is not whole.",
-        _PARTITION,
-        "for s in self.cursors.values() for one in s.staying",
-        "for s in self.cursors.values() for one in s.ranges",
+        "coopconsume/runtime/plan/partition.py",
+        "for cursor in self.cursors.values() for one in cursor.staying",
+        "for cursor in self.cursors.values() for one in cursor.ranges",
         (_PLAN + "test_a_partition_with_leaving_ranges_is_not_whole",),
     ),
     Mutant(
@@ -744,7 +744,7 @@ CONTINUING = [
     Mutant(
         "suspects-that-left",
         "Records of a partition that was given up are suspected no longer.",
-        _PARTITION,
+        "coopconsume/runtime/plan/slot_work.py",
         "if cursor is None or not cursor.ranges:\n            return OffsetRanges()\n        return offsets",
         "if cursor is None:\n            return OffsetRanges()\n        return offsets",
         (_CRASHES + "test_what_was_given_up_is_not_suspected_any_more",),
@@ -752,9 +752,9 @@ CONTINUING = [
     Mutant(
         "suspects-that-were-deleted",
         "Records that were deleted are suspected no longer, so that key ranges that come are dealt.",
-        _PARTITION,
-        "return offsets.clip(self.stable, MAX_OFFSET) - self.done\n\n    def has(",
-        "return offsets\n\n    def has(",
+        "coopconsume/runtime/plan/slot_work.py",
+        "return offsets.clip(self._ledger.stable, MAX_OFFSET) - self._ledger.done",
+        "return offsets",
         (_CRASHES + "test_what_was_done_or_deleted_elsewhere_is_not_suspected_any_more",),
     ),
     Mutant(
@@ -844,7 +844,7 @@ CONTINUING = [
     Mutant(
         "late-record-bars-its-key-alone-in-partition-order",
         "In the order of the partition a late handler leaves the whole partition in doubt.",
-        _PARTITION,
+        "coopconsume/runtime/plan/lanes.py",
         "if slot in slots or is_whole or len(kept) > _MOST_NAMED:",
         "if slot in slots or len(kept) > _MOST_NAMED:",
         (_MOVING + "test_partitions_that_stay_go_on_while_others_come_and_go",),

@@ -32,7 +32,7 @@ FILTERS = [
     Mutant(
         "filtered-record-held-undone",
         "A filtered record counts as done.",
-        "coopconsume/runtime/plan/partition.py",
+        "coopconsume/runtime/plan/slot_work.py",
         "return done | _filtered_of(report) if report.filtered else done",
         "return done",
         (
@@ -51,9 +51,9 @@ FILTERS = [
     Mutant(
         "filtered-not-counted",
         "The commit log and progress count filtered records.",
-        "coopconsume/runtime/plan/partition.py",
-        "self.filtered_to_commit |= _filtered_of(report)",
-        "self.filtered_to_commit |= _NOTHING",
+        "coopconsume/runtime/plan/ledger.py",
+        "self.filtered_to_commit |= filtered\n",
+        "pass\n",
         (_FILTERS + "test_filtered_records_are_done_and_counted_until_they_are_committed", _LOOP),
     ),
     Mutant(

@@ -15,7 +15,7 @@ ORDER = [
     Mutant(
         "first-blocked-hash-dropped",
         "A batch carries the lowest pending offset of every key that waits.",
-        "coopconsume/runtime/plan/partition.py",
+        "coopconsume/runtime/plan/lanes.py",
         "for lane, waiting in cursor.waiting.items()}",
         "for lane, waiting in [*cursor.waiting.items()][1:]}",
         (
@@ -76,7 +76,7 @@ ORDER = [
     Mutant(
         "pending-before-lower-undone",
         "A pending record above all that is done waits until the offsets below it were read.",
-        "coopconsume/runtime/plan/partition.py",
+        "coopconsume/runtime/plan/lanes.py",
         "if cursor.position <= offset:",
         "if offset < 0:",
         (
@@ -96,8 +96,8 @@ ORDER = [
     Mutant(
         "limit-stops-the-stable-offset",
         "At the limit of ranges a member reads on up to what others have committed.",
-        "coopconsume/runtime/plan/partition.py",
-        "max(done + 1, self.log_last + 1, *positions)",
+        "coopconsume/runtime/plan/slot_work.py",
+        "max(done + 1, ledger.log_last + 1, *positions)",
         "max(done + 1, *positions)",
         (
             "tests/model/test_limits_model.py::test_a_limit_does_not_stop_the_member_that_has_the_stable_offset",
@@ -106,16 +106,15 @@ ORDER = [
     Mutant(
         "reported-early-and-done-again",
         "What a slot reported while it worked is not done again if the slot is lost.",
-        "coopconsume/runtime/plan/partition.py",
-        "self._settle_dispatched(\n"
-        "                cursor, cursor.dispatched, report, cursor.dispatched, now, blocked\n            )",
-        "pass",
+        "coopconsume/runtime/plan/slot_work.py",
+        "            self._take(cursor, report, cursor.dispatched, now)\n",
+        "            pass\n",
         (_PLAN + "test_what_a_slot_reported_while_it_worked_is_not_done_again",),
     ),
     Mutant(
         "charged-although-done",
         "A record that was reported as done is not charged for the end of its worker.",
-        "coopconsume/runtime/plan/partition.py",
+        "coopconsume/runtime/plan/slot_work.py",
         "[failure for failure in report.failed if failure.offset in wanted]",
         "[*report.failed]",
         (_PLAN + "test_what_a_slot_reported_while_it_worked_is_not_done_again",),
@@ -123,8 +122,8 @@ ORDER = [
     Mutant(
         "leftovers-below-the-log-start",
         "What was in flight below a new log start is not planned again.",
-        "coopconsume/runtime/plan/partition.py",
-        "# The stable offset may have passed what was dispatched: retention deletes records.\n        cursor.forget_below(self.stable)",
+        "coopconsume/runtime/plan/slot_work.py",
+        "# The stable offset may have passed what was dispatched: retention deletes records.\n        cursor.forget_below(self._ledger.stable)",
         "pass",
         (
             "tests/unit/runtime/test_reads.py::test_what_is_in_flight_below_a_new_log_start_is_not_planned_again",
@@ -133,7 +132,7 @@ ORDER = [
     Mutant(
         "log-start-of-another-member-ignored",
         "A stable offset that another member moves drops what is left below it.",
-        "coopconsume/runtime/plan/partition.py",
+        "coopconsume/runtime/plan/lanes.py",
         "cursor.forget_below(stable)",
         "cursor.position = max(cursor.position, stable)",
         (
@@ -146,7 +145,7 @@ LIMITS = [
     Mutant(
         "partition-at-its-limit-reads-on",
         "Nothing new is read of a partition near its limit of ranges.",
-        "coopconsume/runtime/plan/partition.py",
+        "coopconsume/runtime/plan/ledger.py",
         "return self.ranges >= read_limit(self.max_ranges) or self.has_outputs_enough",
         "return False",
         (
@@ -166,7 +165,7 @@ LIMITS = [
         "real-time-reads-on-at-the-limit",
         "A slot that reads by itself stops at 80 % of the ranges of a partition.",
         "coopconsume/runtime/realtime/mode.py",
-        "        if partition.is_at_limit:\n",
+        "        if partition.ledger.is_at_limit:\n",
         "        if False:\n",
         (
             "tests/unit/runtime/test_real_time.py::test_a_slot_reads_no_more_of_a_partition_with_80_percent_of_its_ranges",
@@ -196,15 +195,15 @@ LIMITS = [
         "rebalance-asked-for-below-the-limit",
         "A rebalance is asked for only from the limit of ranges on.",
         "coopconsume/runtime/plan/range_limit.py",
-        "if partition.ranges >= partition.max_ranges:",
-        "if partition.is_at_limit:",
+        "if partition.ledger.ranges >= partition.ledger.max_ranges:",
+        "if partition.ledger.is_at_limit:",
         (_LIMITS + "test_a_rebalance_is_asked_for_once_in_a_while_and_only_if_nothing_moves",),
     ),
     Mutant(
         "parked-record-at-the-limit-is-a-decision",
         "A job that reads nothing because of its limit says so, also where records are parked.",
         "coopconsume/runtime/status/waiting.py",
-        "if p.is_at_limit and p.parked and p.left]",
+        "if p.ledger.is_at_limit and p.supply.parked and p.supply.left]",
         "if False]",
         (
             "tests/unit/runtime/test_waiting.py::test_a_parked_record_at_the_limit_says_that_nothing_more_is_read",

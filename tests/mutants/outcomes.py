@@ -82,9 +82,9 @@ RETRIES = [
     Mutant(
         "limit-of-failed-records-alone",
         "The limit on pending records counts those that wait behind them.",
-        "coopconsume/runtime/plan/partition.py",
-        "self.held_back >= limits.max_pending",
-        "self.pending >= limits.max_pending",
+        "coopconsume/runtime/plan/slot_work.py",
+        "self._supply.held_back >= limits.max_pending",
+        "self._supply.pending >= limits.max_pending",
         (
             "tests/unit/runtime/test_plan_rules.py::test_pending_records_are_those_of_the_commit_log_and_the_limit_counts_what_waits_behind",
         ),
@@ -250,9 +250,9 @@ OUTPUTS = [
     Mutant(
         "undelivered-key-goes-on",
         "The key of a record whose letter or rows are not written waits for that.",
-        "coopconsume/runtime/plan/partition.py",
-        "cursor.wait(self.lane(record.key_hash, record.offset), record)",
-        "pass",
+        "coopconsume/runtime/plan/lanes.py",
+        "        self.wait(self.failed.add(record))\n",
+        "        self.failed.add(record)\n",
         (
             _DELIVERIES + "test_a_lane_waits_for_all_its_rows_and_then_goes_on",
             _OUTPUTS + "test_a_destination_that_does_not_answer_stops_no_commit",
@@ -261,7 +261,7 @@ OUTPUTS = [
     Mutant(
         "undelivered-is-committed",
         "A record is committed with its letter or rows, never before.",
-        "coopconsume/runtime/plan/partition.py",
+        "coopconsume/runtime/plan/ledger.py",
         "self.undelivered |= offsets",
         "self.undelivered |= OffsetRanges()",
         (_DELIVERIES + "test_a_lane_waits_for_all_its_rows_and_then_goes_on",),
@@ -323,7 +323,7 @@ OUTPUTS = [
     Mutant(
         "unpublished-outputs-not-bounded",
         "Outputs that their topic does not take count for maxOutputsWaiting.",
-        "coopconsume/runtime/plan/partition.py",
+        "coopconsume/runtime/plan/ledger.py",
         "behind = self.stable - self.unpublished[0] if self.unpublished else 0",
         "behind = 0",
         (

@@ -88,8 +88,8 @@ REALTIME = [
     Mutant(
         "retry-not-pending",
         "A failed record is pending until it is done, also while its slot tries it again.",
-        _PARTITION,
-        "            for one in self.failed.all\n",
+        "coopconsume/runtime/plan/supply.py",
+        "            for one in self._lanes.failed.all\n",
         "            for one in ()\n",
         (_PLAN + "test_a_record_that_is_tried_again_is_pending_until_it_is_done",),
     ),
@@ -194,7 +194,7 @@ REALTIME = [
     Mutant(
         "attempts-in-a-slot-forgotten",
         "The attempts of a record that is tried again in its slot are known if the slot is lost.",
-        _PARTITION,
+        "coopconsume/runtime/plan/slot_work.py",
         "if failure.offset in cursor.dispatched:",
         "if failure.offset < 0:",
         (_MODEL + "test_a_record_that_is_tried_again_in_its_slot_is_seen_and_keeps_its_attempts",),
@@ -407,9 +407,9 @@ REALTIME = [
     Mutant(
         "records-that-a-run-gave-up-counted-as-holes",
         "Offsets of keys that a member has given up are no holes to it.",
-        _PARTITION,
-        "self.is_quiet = self.whole = False",
-        "self.is_quiet = False",
+        "coopconsume/runtime/plan/partition.py",
+        "        self.ledger.is_whole = False\n",
+        "        pass\n",
         (_STAY,),
     ),
     Mutant(
@@ -456,9 +456,9 @@ REALTIME = [
     Mutant(
         "given-up-records-stay-in-flight",
         "A record of a given-up key that was not started is nothing to do any more.",
-        _PARTITION,
-        "            cursor.forget(OffsetRanges.from_offsets(gone))\n",
-        "            pass\n",
+        "coopconsume/runtime/plan/slot_work.py",
+        "        cursor.forget(OffsetRanges.from_offsets(gone))\n",
+        "        pass\n",
         (_UNIT + "test_what_a_slot_has_read_of_keys_that_are_given_up_is_forgotten",),
     ),
     Mutant(

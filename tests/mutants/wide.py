@@ -23,9 +23,9 @@ WIDE = [
     Mutant(
         "turn-not-noted",
         "A partition waits for one round of the others.",
-        "coopconsume/runtime/plan/partition.py",
-        "self.is_quiet, self.planned_at = False, now",
-        "self.is_quiet = False",
+        "coopconsume/runtime/plan/slot_work.py",
+        "        self.planned_at = now\n",
+        "        pass\n",
         (_TURNS + "test_turns_are_fair_where_new_records_come_all_the_time",),
     ),
     Mutant(

@@ -81,17 +81,17 @@ WORKERS = [
     Mutant(
         "begun-record-of-a-crash-unknown",
         "The record that ended a real-time worker is charged, also if the driver had not heard of it.",
-        "coopconsume/runtime/plan/partition.py",
-        "            cursor.had_begun(last)",
-        "            pass",
+        "coopconsume/runtime/plan/supply.py",
+        "                cursor.had_begun(last)",
+        "                pass",
         (_CHARGED,),
     ),
     Mutant(
         "real-time-crash-is-a-loss",
         "What batches know of a crash holds in real time.",
-        _DISPATCHER,
-        "running.partitions[part].has_read(report.slot, outcome, now)",
-        "running.partitions[part].is_quiet = False",
+        "coopconsume/runtime/dispatch/dispatcher.py",
+        "running.partitions[part].slots.has_read(report.slot, outcome, now)",
+        "running.partitions[part].ledger.wake()",
         (_CHARGED,),
     ),
     Mutant(

@@ -165,13 +165,13 @@ def test_what_is_in_doubt_waits_its_time_by_the_monotonic_clock(monkeypatch):
         assignment._waits = []
         assignment.left_running([Share("t", 0, KeyRange())], 72.0)
         partition = epoch_state._make_partition(owned)
-        partition.end = 10
+        partition.ledger.end = 10
         partition.deal_again(1, begun + 71.0)
-        assert partition.backlog([0], begun + 71.0) == 0
+        assert partition.slots.backlog([0], begun + 71.0) == 0
         assert partition.in_doubt(time.monotonic()) == pytest.approx(72.0, abs=30.0)
         later = time.monotonic() + 72.5
         partition.deal_again(1, later)
-        assert partition.backlog([0], later) > 0
+        assert partition.slots.backlog([0], later) > 0
 
 
 def test_a_due_time_in_the_log_is_that_of_the_wall_clock():

@@ -65,13 +65,23 @@ def test_the_life_of_a_record_names_what_is_in_the_code() -> None:
     objects = {name for name in named - files if re.fullmatch(r"[A-Za-z_.]+", name)}
     for name in objects - {"mapInArrow", "commitInterval", "match"}:
         owner, _, attribute = name.rpartition(".")
-        assert re.search(rf"(class|def) {attribute}\b", sources), name
+        assert re.search(rf"(class|def) {attribute}\b|\b{attribute}(: \w| = )", sources), name
         assert not owner or f"class {owner}" in sources, name
     for name, file in re.findall(r"`([A-Za-z_.]+)` \(`([\w/]+\.py)`\)", page):
         path = ROOT / file if (ROOT / file).exists() else ROOT / "coopconsume" / file
         owner, _, attribute = name.rpartition(".")
         assert re.search(rf"(class|def) {attribute}\b", path.read_text()), (name, file)
         assert not owner or f"class {owner}" in path.read_text(), (name, file)
+
+
+def test_the_states_of_a_record_are_those_of_the_code() -> None:
+    """The page and the docstring of the module have the same states, in the same order."""
+    page = (DOCS / "explanation" / "life-of-a-record.md").read_text()
+    section = page.partition("## The states of a record\n")[2].partition("\n## ")[0]
+    source = (ROOT / "coopconsume" / "runtime" / "plan" / "partition.py").read_text()
+    states = [re.findall(r"^\| ([a-z ]+) \|", text, re.MULTILINE) for text in (section, source)]
+    assert len(states[0]) == 10
+    assert states[0] == states[1]
 
 
 @pytest.mark.parametrize("title", ["A batch", "A commit"])

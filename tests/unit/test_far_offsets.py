@@ -25,11 +25,12 @@ from coopconsume.kafka.cluster import LogEnd
 from coopconsume.queue.inspection import _replica
 from coopconsume.queue.replica import ReplicaState
 from coopconsume.queue.rows import ReplicaRow
-from coopconsume.runtime.plan import Partition, SlotCursor
+from coopconsume.runtime.plan import SlotCursor
 from coopconsume.runtime.plan.cursor import MOST_APART
 from coopconsume.runtime.plan.dealer import _todo_of
 from coopconsume.runtime.poll.positions import PollPosition
 from coopconsume.runtime.status.progress import describe
+from tests.partitions import make_partition
 
 FAR = 1 << 40
 DONE = OffsetRanges([(FAR, FAR)])
@@ -43,11 +44,11 @@ def near(first, last):
 
 def partition(stable=5, committed=DONE):
     """A partition with one far record that is done."""
-    found = Partition(
+    found = make_partition(
         0, *TP, stable=stable, committed=committed, slots=[(0, (KeyRange(),))], ordering="key",
         whole=True, max_ranges=1_000_000,
     )  # fmt: skip
-    found.end = FAR + 10
+    found.ledger.end = FAR + 10
     return found
 
 
@@ -138,7 +139,7 @@ def test_a_job_begins_far_below_a_record_that_is_done():
     (cursor,) = found.cursors.values()
     begin = 5 + MOST_APART
     assert (cursor.position, cursor.todo) == (begin, near(5, begin - 1))
-    work = found.read_by(0)
+    work = found.slots.read_by(0)
     assert work is not None
     assert work.ranges == ((begin, FAR - 1), (FAR + 1, MAX_OFFSET))
 
@@ -148,10 +149,10 @@ def test_holes_of_a_large_empty_part_are_found_in_turn():
     found = partition()
     (cursor,) = found.cursors.values()
     cursor.position, cursor.todo = FAR, OffsetRanges()
-    holes = found.holes()
+    holes = found.supply.holes()
     assert holes == near(5, 4 + MOST_APART)
-    found.amend(holes)
-    assert found.holes() == near(5 + MOST_APART, 4 + 2 * MOST_APART)
+    found.slots.amend(holes)
+    assert found.supply.holes() == near(5 + MOST_APART, 4 + 2 * MOST_APART)
 
 
 def test_key_ranges_that_come_far_above_the_stable_offset_are_looked_at_from_there():

@@ -14,7 +14,7 @@ from coopconsume.errors import AlreadyClosed, InvalidOption, PollWokenUp
 from coopconsume.filters import MOST_KEYS, RecordFilter, varying_part, words_of
 from coopconsume.group.owned import Failed
 from coopconsume.options import Options
-from coopconsume.runtime.plan import Limits, Partition, plan_batch
+from coopconsume.runtime.plan import Limits, plan_batch
 from coopconsume.runtime.plan.window import LARGEST_WINDOW, Window
 from coopconsume.runtime.status.progress import Meter
 from coopconsume.worker.report import (
@@ -28,6 +28,7 @@ from coopconsume.worker.report import (
 from coopconsume.worker.slot import _until_halted
 from coopconsume.worker.time_box import TimeBox
 from tests.model.polling_world import Log, Member, in_memory
+from tests.partitions import make_partition
 from tests.unit.worker.slot_harness import WAYS, done, prepared, run
 
 BASE = {"kafka.bootstrap.servers": "a:1", "kafka.group.id": "g", "commitTable": "somewhere"}
@@ -284,21 +285,21 @@ def packed(*offsets):
 
 def test_filtered_records_are_done_and_counted_until_they_are_committed():
     """They move the stable offset like others; a pending one is not tried again."""
-    partition = Partition(
+    partition = make_partition(
         0, "t", 0, stable=0, committed=OffsetRanges(), slots=[(0, (KeyRange(),))], ordering="key",
         whole=True,
     )  # fmt: skip
-    partition.end = 5
+    partition.ledger.end = 5
     partition.restore([Failed(1, 7, 2, 0.0, "an earlier filter let it pass")])
     assert plan_batch([partition], [0], 0.0, Limits(100, 100))
     report = PartitionReport(packed(0, 3), filtered=packed(1, 2, 4))
-    partition.reported(0, report, 0.0)
-    assert partition.first_open() == 5
-    assert partition.to_commit == OffsetRanges([(0, 4)])
-    assert partition.filtered_to_commit == OffsetRanges([(1, 2), (4, 4)])
-    assert (partition.pending, partition.failed.attempts) == (0, {})
+    partition.slots.reported(0, report, 0.0)
+    assert partition.ledger.first_open() == 5
+    assert partition.ledger.to_commit == OffsetRanges([(0, 4)])
+    assert partition.ledger.filtered_to_commit == OffsetRanges([(1, 2), (4, 4)])
+    assert (partition.supply.pending, partition.lanes.failed.attempts) == (0, {})
     partition.commit_answered(OffsetRanges([(0, 3)]), 4, OffsetRanges())
-    assert partition.filtered_to_commit == OffsetRanges([(4, 4)])
+    assert partition.ledger.filtered_to_commit == OffsetRanges([(4, 4)])
 
 
 def test_progress_counts_what_is_filtered():

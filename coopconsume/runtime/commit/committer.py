@@ -199,7 +199,9 @@ class Committer:
     def _uncommitted(self, partitions: Iterable[Partition]) -> dict[TopicPartition, OffsetRanges]:
         """Returns what of some partitions is not committed, or is to be parked."""
         found = {
-            (p.topic, p.partition): p.to_commit | p.holes_to_commit | p.undelivered
+            (p.topic, p.partition): p.ledger.to_commit
+            | p.ledger.holes_to_commit
+            | p.ledger.undelivered
             for p in partitions
         }
         written = [] if self._written is None else [self._written.parcel]
@@ -304,7 +306,7 @@ class Committer:
 
     def amend(self, partition: Partition, holes: OffsetRanges) -> None:
         """Takes proven holes of a partition."""
-        partition.amend(holes)
+        partition.slots.amend(holes)
         self._next.since = self._next.since or time.monotonic()
 
     def commit_if_due(
@@ -361,7 +363,7 @@ class Committer:
 
     def _find_holes(self) -> None:
         for partition in self._busy():
-            found = partition.holes()
+            found = partition.supply.holes()
             if found:
                 self.amend(partition, found)
 
@@ -426,9 +428,13 @@ class Committer:
         return False
 
     def _begin_commit(self, written: Written | None, request: AcquireRequest | None) -> None:
-        offsets = {(p.topic, p.partition): p.to_commit for p in self._open() if p.to_commit}
+        offsets = {
+            (p.topic, p.partition): p.ledger.to_commit for p in self._open() if p.ledger.to_commit
+        }
         holes = {
-            (p.topic, p.partition): p.holes_to_commit for p in self._open() if p.holes_to_commit
+            (p.topic, p.partition): p.ledger.holes_to_commit
+            for p in self._open()
+            if p.ledger.holes_to_commit
         }
         coming, self._next = self._next, NextCommit()
         coming.pending = self._ours(coming.pending)
@@ -446,9 +452,9 @@ class Committer:
                 self._acquirer.began(request)
                 self._acquiring = request
             filtered = {
-                (p.topic, p.partition): p.filtered_to_commit
+                (p.topic, p.partition): p.ledger.filtered_to_commit
                 for p in self._busy()
-                if p.filtered_to_commit
+                if p.ledger.filtered_to_commit
             }
             attempts = {
                 tp: [(one.offset, one.attempts) for one in records]
@@ -484,10 +490,10 @@ class Committer:
         self._mirror.close(well=well, within=within)
 
     def _busy(self) -> list[Partition]:
-        return [p for p in self._partitions.values() if not p.is_quiet]
+        return [p for p in self._partitions.values() if not p.ledger.is_quiet]
 
     def _open(self) -> list[Partition]:
-        return [p for p in self._busy() if p.to_commit or p.holes_to_commit]
+        return [p for p in self._busy() if p.ledger.to_commit or p.ledger.holes_to_commit]
 
     def _parked(self) -> list[tuple[TopicPartition, Failed]]:
         owned = self._assignment.owned
@@ -495,15 +501,15 @@ class Committer:
             ((p.topic, p.partition), waiting)
             for p in self._busy()
             # All members of a cooperative epoch see them: one of them decides.
-            if p.stock is None or owned[p.topic, p.partition].leads
-            for waiting in p.parked
+            if not p.supply.shares_chunks or owned[p.topic, p.partition].leads
+            for waiting in p.supply.parked
         ]
 
     def _count_parked(self) -> int:
         """Returns how many records are parked in a cooperative epoch; 0 in another."""
         if self._acquirer is None:
             return 0
-        return sum(len(p.parked) for p in self._partitions.values())
+        return sum(len(p.supply.parked) for p in self._partitions.values())
 
     def _run(self, call: Callable[..., None], *args: Any) -> None:
         self.is_busy = True
@@ -520,7 +526,7 @@ class Committer:
             act = partition.replay if decision.action == "replay" else partition.discard
             act(decision.offset, time.monotonic())
             owned = self._assignment.owned.get((decision.topic, decision.partition))
-            stable = partition.stable if owned is None else owned.stable
+            stable = partition.ledger.stable if owned is None else owned.stable
             partition.commit_answered(OffsetRanges(), stable, OffsetRanges())
 
     def mirrored(self, event: OffsetsMirrored) -> None:
@@ -537,7 +543,7 @@ class Committer:
             raise error
         troubled = self._assignment.primary.troubled
         for tp in self._troubled | troubled.keys():
-            self._partitions[tp].unpublished = troubled.get(tp)
+            self._partitions[tp].ledger.unpublished = troubled.get(tp)
         self._troubled = frozenset(troubled)
         self._mirror.start()
 
@@ -548,7 +554,7 @@ class Committer:
         if event.chunks is not None and self._acquirer is not None:
             self._acquirer.looked(event.chunks)
         for tp, offset in stable.items():
-            if offset != self._partitions[tp].stable:
+            if offset != self._partitions[tp].ledger.stable:
                 self._partitions[tp].commit_answered(OffsetRanges(), offset, OffsetRanges())
         if self._assignment.is_shared:
             self._count_ranges(stable)
@@ -599,11 +605,9 @@ class Committer:
     def _take_chunks(self, answer: CommitAnswered) -> None:
         """Takes the chunks of the answer to a commit, in a cooperative epoch."""
         for tp, offsets in answer.failed.items():
-            stock = self._partitions[tp].stock
-            if stock is not None:
-                stock.failing -= offsets
+            self._partitions[tp].supply.failures_noted(offsets)
         for tp, offsets in answer.not_held.items():
-            self._partitions[tp].not_held(offsets)
+            self._partitions[tp].ledger.not_held(offsets)
         request, self._acquiring = self._acquiring, None
         if answer.acquired is not None:
             if self._acquirer is not None and request is not None:
@@ -611,13 +615,13 @@ class Committer:
             failed = answer.acquired.failed
             for tp, offsets in answer.acquired.offsets.items():
                 if tp in self._partitions:
-                    self._partitions[tp].acquire(offsets, failed.get(tp, ()))
+                    self._partitions[tp].chunks.acquire(offsets, failed.get(tp, ()))
 
     def _count_ranges(self, places: Iterable[TopicPartition]) -> None:
         for tp in places:
             partition, owned = self._partitions[tp], self._assignment.owned.get(tp)
             if owned is not None:
-                partition.log_ranges, partition.log_last = owned.range_count, owned.last_committed
+                partition.ledger.log_has(owned.range_count, owned.last_committed)
 
     def failed(self, event: CommitFailed) -> None:
         """Ends the job: a commit has failed."""

@@ -165,7 +165,7 @@ class Outbox:
                     # An attempt before a change of the filter may have left rows.
                     filtered = unpack_offsets(outcome.filtered).to_numpy()
                     done |= OffsetRanges.from_offsets(filtered)
-                parcel.offsets[names[part]] = done - partitions[part].undelivered
+                parcel.offsets[names[part]] = done - partitions[part].ledger.undelivered
         if is_stateful:
             parcel.slots.add(report.slot)
             parcel.changes += [] if report.changes is None else [(names, report.changes)]
@@ -207,7 +207,7 @@ class Outbox:
         if not parcel:
             return
         for tp, offsets in parcel.offsets.items():
-            self._partitions[tp].defer(offsets)
+            self._partitions[tp].ledger.defer(offsets)
         deliveries.add(parcel)
 
     # -- writing
@@ -282,7 +282,7 @@ class Outbox:
         if is_stalled != self._is_stalled:
             self._is_stalled = is_stalled
             for partition in self._partitions.values():
-                partition.is_stalled = is_stalled
+                partition.ledger.is_stalled = is_stalled
         for deliveries in self._all:
             for parcel in deliveries.to_show(now):
                 self._hold_back(parcel, found)

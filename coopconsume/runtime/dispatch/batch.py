@@ -167,7 +167,7 @@ class Running:
                 index: self.epoch_state.partitions[index] for index in self.plan.work[slot]
             }
             return {
-                index: (one.cursors[slot].dispatched or OffsetRanges()).clip(0, one.end - 1)
+                index: (one.cursors[slot].dispatched or OffsetRanges()).clip(0, one.ledger.end - 1)
                 for index, one in partitions.items()
             }
         return {index: OffsetRanges(work.ranges) for index, work in self.plan.work[slot].items()}
@@ -176,7 +176,9 @@ class Running:
         """The offsets of `given` that no report has named yet, by partition."""
         nothing, partitions = OffsetRanges(), self.epoch_state.partitions
         if slot in self.kept:
-            return {index: o - partitions[index].done for index, o in self.kept[slot].items()}
+            return {
+                index: o - partitions[index].ledger.done for index, o in self.kept[slot].items()
+            }
         return {
             index: offsets & (partitions[index].cursors[slot].dispatched or nothing)
             for index, offsets in self.given(slot).items()
@@ -349,7 +351,7 @@ def _wanted(partition: Partition, plan: BatchPlan, slots: Iterable[int]) -> Want
     """Returns which rows of a partition some slots get."""
     own = [slot for slot in slots if partition.index in plan.work[slot]]
     place = partition.topic, partition.partition, plan.wanted[partition.index]
-    if partition.stock is not None:
+    if partition.supply.shares_chunks:
         work = [(plan.work[slot][partition.index].ranges, slot) for slot in own]
         return WantedRows(*place, slices=tuple((OffsetRanges(some), slot) for some, slot in work))
     return WantedRows(

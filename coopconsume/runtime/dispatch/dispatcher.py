@@ -263,7 +263,7 @@ class Dispatcher:
         """Returns for how many seconds slots of an epoch may still be at work."""
         now = time.monotonic()
         left = [at - now for at in self.barred.values()]
-        left += [partition.may_run_until() - now for partition in epoch_state.partitions]
+        left += [partition.lanes.may_run_until() - now for partition in epoch_state.partitions]
         return max([self.life_of(self.of(epoch_state)), *left])
 
     def give_up(self, epoch_state: EpochState) -> None:
@@ -672,7 +672,7 @@ class Dispatcher:
         if report.end.crashed:
             log_ended_worker(report, running.names)
             for part, outcome in report.partitions.items():
-                running.partitions[part].has_read(report.slot, outcome, now)
+                running.partitions[part].slots.has_read(report.slot, outcome, now)
             at_work = AtWork.of(report.end, running.plan.indexes)
             left = running.left(report.slot)
             self._crashes.crashed(running.epoch_state.partitions, report.slot, left, at_work)
@@ -708,7 +708,7 @@ class Dispatcher:
             kept_progressed(running, report, now)
         else:
             for part, outcome in report.partitions.items():
-                partitions[part].progressed(slot, outcome, now)
+                partitions[part].slots.progressed(slot, outcome, now)
             if report.leaving is not None and report.leaving[0] == running.epoch_state.leavings:
                 for part, partition in enumerate(partitions):
                     at_work = {o: key for at, o, key in report.leaving[1] if at == part}
@@ -754,7 +754,7 @@ class Dispatcher:
             end_kept(running, report.slot, now)
         else:
             for part, outcome in report.partitions.items():
-                partitions[part].reported(report.slot, outcome, now)
+                partitions[part].slots.reported(report.slot, outcome, now)
         running.epoch_state.committer.take(report, partitions, now)
 
     def _lost(self, running: Running, slot: int, now: float) -> None:
@@ -769,7 +769,7 @@ class Dispatcher:
         else:
             self.barred[slot] = over
             for index in running.plan.work[slot]:
-                running.epoch_state.partitions[index].unknown(slot)
+                running.epoch_state.partitions[index].slots.unknown(slot)
         self._meter.lost(slot)
         self._crashes.crashed(running.epoch_state.partitions, slot, given, None)
         if running.is_real_time:
@@ -826,7 +826,7 @@ class Dispatcher:
         """Plans the records of a slot that has started nothing again, at once."""
         self._free(running, slot)
         for index in running.plan.work[slot]:
-            running.epoch_state.partitions[index].unknown(slot)
+            running.epoch_state.partitions[index].slots.unknown(slot)
 
     def _reported_nothing(self, running: Running, slot: int) -> None:
         plan = running.plan

@@ -58,7 +58,9 @@ def give_back(running: Running, report: SlotReport, now: float) -> None:
         kept.setdefault(plan.indexes[part], []).append((offset, key_hash))
     for index in plan.work[slot]:
         outcome = report.partitions.get(plan.parts[index], PartitionReport())
-        running.epoch_state.partitions[index].given_back(slot, outcome, kept.get(index, ()), now)
+        running.epoch_state.partitions[index].slots.given_back(
+            slot, outcome, kept.get(index, ()), now
+        )
     running.kept[slot] = {
         index: OffsetRanges.from_offsets([offset for offset, _ in records])
         for index, records in kept.items()
@@ -78,13 +80,13 @@ def kept_progressed(running: Running, report: SlotReport, now: float) -> None:
     for part, outcome in report.partitions.items():
         kept = running.kept[report.slot].get(partitions[part].index)
         if kept is not None:
-            partitions[part].kept_progressed(kept, outcome, now)
+            partitions[part].slots.kept_progressed(kept, outcome, now)
 
 
 def end_kept(running: Running, slot: int, due: float) -> None:
     """Plans the kept records of a slot again that are not done, from an instant on."""
     for index, kept in running.kept[slot].items():
-        running.epoch_state.partitions[index].kept_ended(kept, due)
+        running.epoch_state.partitions[index].slots.kept_ended(kept, due)
 
 
 def _named(running: Running, kept: dict[int, list[tuple[int, int]]]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from commits import AcquireRequest, OffsetRanges, Wanted
 from coopconsume.group.owned import Failed
-from coopconsume.runtime.plan.stock import with_tail
+from coopconsume.runtime.plan.chunk_supply import with_tail
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,7 +55,7 @@ class Acquirer:
     @property
     def has_any(self) -> bool:
         """Whether this member holds offsets that have no outcome."""
-        return any(p.stock is not None and p.stock.acquired for p in self._partitions.values())
+        return any(p.chunks.acquired for p in self._partitions.values())
 
     @property
     def is_only_member(self) -> bool:
@@ -65,8 +65,8 @@ class Acquirer:
     @property
     def acquired(self) -> int:
         """Offsets up to the ends of the logs that this member holds and that have no outcome."""
-        stocks = [(p.stock, p.end) for p in self._partitions.values() if p.stock is not None]
-        return sum(len(stock.acquired.clip(0, end - 1)) for stock, end in stocks)
+        partitions = self._partitions.values()
+        return sum(len(p.chunks.acquired.clip(0, p.ledger.end - 1)) for p in partitions)
 
     @property
     def unstarted(self) -> int:
@@ -89,14 +89,14 @@ class Acquirer:
         now = time.monotonic()
         for tp, chunks in found.partitions.items():
             partition = self._partitions.get(tp)
-            if partition is None or partition.stock is None:
+            if partition is None:
                 continue
             failed = [Failed.of(one, now, found.now_ms) for one in chunks.pending.values()]
             parked = [one for one in failed if one.is_parked]
             waits = sorted((one.due, one.offset) for one in failed if not one.is_parked)
             self._due[tp] = [due for due, _ in waits], [offset for _, offset in waits]
             ours = [one for one in failed if one.offset in chunks.ours]
-            partition.looked(chunks.committed, chunks.ours, ours, parked, len(failed))
+            partition.chunks.looked(chunks.committed, chunks.ours, ours, parked, len(failed))
 
     def request(
         self, demand: int, ahead: Mapping[TopicPartition, int] = _NONE
@@ -143,16 +143,16 @@ class Acquirer:
         for is_open, tp, partition, chunks in sorted(places, key=lambda one: (-one[0], one[1])):
             due = self._due_now(tp, partition, now).head(demand)
             count = with_tail(left, is_open)
-            is_full = partition.is_at_limit or len(chunks.pending) >= self._max_pending
-            last = -1 if is_full else partition.end - 1
+            is_full = partition.ledger.is_at_limit or len(chunks.pending) >= self._max_pending
+            last = -1 if is_full else partition.ledger.end - 1
             self.is_urgent |= count > 0
             left = max(0, left - count)
             most = 0 if is_full or tp in self._barren else ahead.get(tp, 0)
             has = _unread(partition)
             if has < _MISSING * most:
                 self.is_urgent |= has < _URGENT * most
-                held = chunks.held if partition.stock is None else partition.stock.acquired
-                lasts = [one.last for one in (held, chunks.held) if one.last is not None]
+                held = partition.chunks.acquired, chunks.held
+                lasts = [one.last for one in held if one.last is not None]
                 count, last = max(count, most - has), max([last, *lasts]) + most
             if count or due:
                 found[tp] = Wanted(count + len(due), last, due)
@@ -160,32 +160,29 @@ class Acquirer:
 
     def _open(self, tp: TopicPartition, partition: Partition, chunks: PartitionChunks) -> int:
         """Returns about how many offsets up to the end of the log nobody has acquired."""
-        held = len(chunks.held.clip(0, partition.end - 1))
+        held = len(chunks.held.clip(0, partition.ledger.end - 1))
         taken = len(chunks.committed) + held + len(chunks.pending) + self._asked.get(tp, 0)
-        return max(0, partition.end - chunks.stable - taken)
+        return max(0, partition.ledger.end - chunks.stable - taken)
 
     def _due_now(self, tp: TopicPartition, partition: Partition, now: float) -> OffsetRanges:
         """Returns failed records that no member is known to hold."""
         dues, offsets = self._due.get(tp, ([], []))
         count = bisect_right(dues, now)
-        if not count or partition.stock is None:
+        if not count:
             return OffsetRanges()
         due = OffsetRanges.from_offsets(offsets[:count]) - self._named.get(tp, OffsetRanges())
-        return due - partition.stock.acquired - partition.stock.failing - partition.done
+        held = partition.chunks.acquired | partition.chunks.failing
+        return due - held - partition.ledger.done
 
 
 def _unstarted(partition: Partition) -> int:
-    if partition.stock is None:
-        return 0
     cursors = partition.cursors.values()
     slices = [cursor.todo for cursor in cursors if cursor.dispatched is None]
     slices += [cursor.unread for cursor in cursors]
-    end = partition.end - 1
-    return len(partition.stock.below(end + 1)) + sum(len(one.clip(0, end)) for one in slices)
+    end = partition.ledger.end - 1
+    return len(partition.chunks.below(end + 1)) + sum(len(one.clip(0, end)) for one in slices)
 
 
 def _unread(partition: Partition) -> int:
     """Returns how many acquired offsets of a partition no slot has read."""
-    if partition.stock is None:
-        return 0
-    return len(partition.stock.undealt) + sum(len(s.unread) for s in partition.cursors.values())
+    return len(partition.chunks.undealt) + sum(len(s.unread) for s in partition.cursors.values())

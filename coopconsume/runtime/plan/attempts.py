@@ -23,7 +23,7 @@ def attempts_in(partition: Partition, slot: int, now: float) -> list[float]:
     dispatched = partition.cursors[slot].dispatched
     if not dispatched:
         return []
-    failed = partition.failed.all
+    failed = partition.lanes.failed.all
     return [one.due for one in failed if one.offset in dispatched and one.is_between_attempts(now)]
 
 

@@ -77,7 +77,7 @@ def plan_batch(
     partitions: Sequence[Partition], slots: Sequence[int], now: float, limits: Limits
 ) -> BatchPlan | None:
     """Returns the next batch for these free slots; None if there is no work for them."""
-    backlogs = {p.index: p.backlog(slots, now) for p in partitions}
+    backlogs = {p.index: p.slots.backlog(slots, now) for p in partitions}
     left = list(partitions)
     # Those that are at a limit, or that look for a record that ends its worker, may plan nothing.
     while chosen := in_turn(left, backlogs, limits.window, limits.handlers):
@@ -105,20 +105,17 @@ def _plan_of(
     for partition in chosen:
         index = partition.index
         own = replace(limits, window=windows[index])
-        planned = partition.plan(slots, now, own)
+        planned = partition.slots.plan(slots, now, own)
         union = OffsetRanges()
         for slot, offsets in planned.items():
-            work.setdefault(slot, {})[index] = partition.work(slot)
+            work.setdefault(slot, {})[index] = partition.slots.work(slot)
             union |= offsets
         if union:
             wanted[index] = union
             # Every wanted offset is read: one that is not would count as a hole.
-            spans = covering(union, partition.reach)
+            spans = covering(union, partition.slots.reach)
             found = [Read(index, first, last) for first, last in spans]
-            if partition.stock is not None:
-                hashes += _span(found) * (MAX_KEY_HASH + 1)  # All of it is for these slots.
-            else:
-                hashes += _span(found) * sum(partition.cursors[slot].size for slot in planned)
+            hashes += _span(found) * partition.supply.hashes(planned)
             reads += found
     if not work:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from coopconsume.runtime.plan.stock import with_tail
+from coopconsume.runtime.plan.chunk_supply import with_tail
 from coopconsume.runtime.plan.window import LARGEST_BYTES
 
 if TYPE_CHECKING:

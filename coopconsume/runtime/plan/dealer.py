@@ -10,10 +10,10 @@ from commits import OffsetRanges
 from coopconsume.runtime.plan.cursor import SlotCursor, deal, position_above
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from coopconsume.runtime.plan.gain import Gain
-    from coopconsume.worker.report import Ordering
+    from coopconsume.runtime.plan.lanes import Lanes
 
 #: Seconds for which key ranges wait for a slot that comes back, before one is asked to.
 _DEAL_WITHIN = 0.5
@@ -26,9 +26,7 @@ class Dealer:
 
     Args:
         index: Index of the partition.
-        ordering: What is handled strictly one after another.
-        cursors: The cursors of the partition, by slot; they are replaced in place.
-        lane: Returns the lane of a record, from its key hash and offset.
+        lanes: What waits of the partition, and its cursors; they are replaced in place.
 
     Attributes:
         gains: Key ranges that have come and are not dealt to slots yet.
@@ -36,19 +34,12 @@ class Dealer:
             are dealt.
     """
 
-    def __init__(
-        self,
-        index: int,
-        ordering: Ordering,
-        cursors: dict[int, SlotCursor],
-        lane: Callable[[int, int], int],
-    ) -> None:
+    def __init__(self, index: int, lanes: Lanes) -> None:
         self.gains: list[Gain] = []
         self.undealt_since: float | None = None
-        self.cursors = cursors
+        self.cursors = lanes.cursors
         self._index = index
-        self._ordering = ordering
-        self._lane = lane
+        self._lanes = lanes
 
     def leaves(self, now: float) -> bool:
         """Whether records of the key ranges to be given back may be started, or are at work."""
@@ -130,9 +121,8 @@ class Dealer:
         ranges, later = _cut(ranges, _part_of(len(free), sum(r.size for r in ranges), busy))
         if not (is_urgent or later or _is_uneven([before[slot] for slot in free])):
             return None
-        dealt = [
-            (free[n], some) for n, some in deal(ranges, len(free), self._index, self._ordering)
-        ]
+        ordering = self._lanes.ordering
+        dealt = [(free[n], some) for n, some in deal(ranges, len(free), self._index, ordering)]
         todo = _todo_of(cursors, gains, stable, done)
         self._deal([*dealt, *([(_NO_SLOT, later)] if later else [])], cursors, *todo)
         self.gains = [gain for gain in self.gains if gain not in gains]
@@ -190,13 +180,7 @@ class Dealer:
             made.bar(max((s.barred_until for s in old if intersection(s.ranges, some)), default=0))
         for one in [one for cursor in old for one in cursor.failed()]:
             one.next = None
-            owner = self.cursor_of(one.key_hash)
-            if owner is not None:
-                owner.wait(self._lane(one.key_hash, one.offset), one)
-
-    def cursor_of(self, key_hash: int) -> SlotCursor | None:
-        """Returns the cursor of a key; None: it is not ours any more."""
-        return next((cursor for cursor in self.cursors.values() if cursor.has(key_hash)), None)
+            self._lanes.wait(one)
 
 
 def _todo_of(

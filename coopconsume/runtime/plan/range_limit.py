@@ -67,7 +67,10 @@ class LimitWatch:
         said = []
         for partition in partitions:
             tp = (partition.topic, partition.partition)
-            if partition.is_at_limit and now - self._said_at.get(tp, float("-inf")) >= SAY_EVERY:
+            if (
+                partition.ledger.is_at_limit
+                and now - self._said_at.get(tp, float("-inf")) >= SAY_EVERY
+            ):
                 self._said_at[tp] = now
                 said.append(limit_warning(partition, now))
         return said
@@ -82,10 +85,10 @@ class LimitWatch:
         stuck = {}
         for partition in partitions:
             tp = (partition.topic, partition.partition)
-            if partition.ranges >= partition.max_ranges:
+            if partition.ledger.ranges >= partition.ledger.max_ranges:
                 stable, since = self._stuck.get(tp, (-1, now))
-                since = since if stable == partition.stable else now
-                stuck[tp] = partition.stable, since
+                since = since if stable == partition.ledger.stable else now
+                stuck[tp] = partition.ledger.stable, since
         self._stuck = stuck
         due = [tp for tp, (_, since) in stuck.items() if now - since >= self.patience]
         if not due or now - self._asked_at < ASK_EVERY:
@@ -105,18 +108,19 @@ def limit_warning(partition: Partition, now: float) -> str:
         partition: What is known of the partition.
         now: The time, on the monotonic clock.
     """
-    much = f"{partition.ranges:,} committed ranges"
-    limit = f"maxNumRanges is {partition.max_ranges:,}"
+    ledger = partition.ledger
+    much = f"{ledger.ranges:,} committed ranges"
+    limit = f"maxNumRanges is {ledger.max_ranges:,}"
     name = f"{partition.topic}-{partition.partition}"
-    if partition.has_outputs_enough and partition.unpublished:
+    if ledger.has_outputs_enough and ledger.unpublished:
         return (
-            f"{name} has the outputs of {partition.outputs_waiting:,} records waiting, "
-            f"maxOutputsWaiting is {partition.max_outputs_waiting:,}: nothing new is read until "
-            f"they are published. The last attempt failed: {partition.unpublished[1]}"
+            f"{name} has the outputs of {ledger.outputs_waiting:,} records waiting, "
+            f"maxOutputsWaiting is {ledger.max_outputs_waiting:,}: nothing new is read until "
+            f"they are published. The last attempt failed: {ledger.unpublished[1]}"
         )
-    if partition.has_outputs_enough:
-        much = f"the outputs of {partition.outputs_waiting:,} records waiting"
-        limit = f"maxOutputsWaiting is {partition.max_outputs_waiting:,}"
+    if ledger.has_outputs_enough:
+        much = f"the outputs of {ledger.outputs_waiting:,} records waiting"
+        limit = f"maxOutputsWaiting is {ledger.max_outputs_waiting:,}"
     return (
         f"{name} has {much} above its stable offset, {limit}: "
         f"nothing new is read until gaps are done. It is blocked by {blocked_by(partition, now)}"

@@ -39,8 +39,8 @@ def deal_stock(
             if count <= 0:
                 break
             cursor = partition.cursors[slot]
-            if cursor.takes_chunks(now) and partition.stock is not None:
-                taken = partition.stock.take(count, partition.end)
+            if cursor.takes_chunks(now):
+                taken = partition.chunks.take(count, partition.ledger.end)
                 cursor.todo |= taken
                 count -= len(taken)
 
@@ -58,7 +58,7 @@ def deal_ahead(
         sizes: How large the slices are.
         now: The time, on the monotonic clock.
     """
-    stocks = [p for p in partitions if p.stock is not None and p.stock.undealt]
+    stocks = [p for p in partitions if p.chunks.undealt]
     if not stocks:
         return
     at_work = {
@@ -68,13 +68,13 @@ def deal_ahead(
     most = max(sizes.slice_of(partition.index, now) for partition in stocks)
     for partition in stocks:
         size = sizes.slice_of(partition.index, now)
-        if partition.stock is None or _undealt(partition):
+        if _undealt(partition):
             continue  # All slots have their size of what is there.
         for slot in sorted(slots, key=at_work.__getitem__):
             cursor = partition.cursors[slot]
             has = len(cursor.todo) - cursor.reading
             if at_work[slot] < most and 2 * has < size and cursor.takes_chunks(now):
-                cursor.todo |= partition.stock.take(size - has)
+                cursor.todo |= partition.chunks.take(size - has)
 
 
 def undealt_of(partitions: Sequence[Partition]) -> int:
@@ -84,23 +84,22 @@ def undealt_of(partitions: Sequence[Partition]) -> int:
 
 def left_of(partitions: Sequence[Partition], slot: int) -> int:
     """Returns how many offsets a slot has left, up to the ends of the logs."""
-    cursors = ((p.cursors[slot].todo, p.end) for p in partitions if slot in p.cursors)
+    cursors = ((p.cursors[slot].todo, p.ledger.end) for p in partitions if slot in p.cursors)
     return sum(len(todo.clip(0, end - 1)) for todo, end in cursors)
 
 
 def _take_back(partitions: Sequence[Partition], slots: Sequence[int], now: float) -> None:
     """Takes back what free slots have beyond the ends: a batch must not read there."""
     for partition in partitions:
-        stock = partition.stock
-        for slot in slots if stock is not None else ():
+        end = partition.ledger.end
+        for slot in slots:
             cursor = partition.cursors[slot]
             last = cursor.todo.last
-            if stock is None or last is None or last < partition.end or not cursor.is_free(now):
-                continue
-            beyond = cursor.todo.clip(partition.end, MAX_OFFSET)
-            cursor.todo -= beyond
-            stock.undealt |= beyond & stock.acquired
+            if last is not None and last >= end and cursor.is_free(now):
+                beyond = cursor.todo.clip(end, MAX_OFFSET)
+                cursor.todo -= beyond
+                partition.chunks.give_back(beyond)
 
 
 def _undealt(partition: Partition) -> int:
-    return 0 if partition.stock is None else len(partition.stock.below(partition.end))
+    return len(partition.chunks.below(partition.ledger.end))

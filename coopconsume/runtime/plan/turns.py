@@ -38,7 +38,7 @@ def in_turn(
     waiting = [one for one in partitions if backlogs[one.index]]
     chosen: list[Partition] = []
     size = 0
-    for one in sorted(waiting, key=lambda one: one.planned_at):
+    for one in sorted(waiting, key=lambda one: one.slots.planned_at):
         if len(chosen) >= most or (len(chosen) >= fewest and size >= window):
             break
         chosen.append(one)

@@ -75,7 +75,7 @@ class LiveChunks:
             work = {}
             running = live[slot]
             for part, partition in enumerate(running.partitions):
-                one = partition.hand_out(slot, now) if partition.is_ours else None
+                one = partition.slots.hand_out(slot, now) if partition.is_ours else None
                 if one is not None:
                     work[part] = one
                     self._ahead_sizes.handed_out(

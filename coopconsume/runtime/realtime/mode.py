@@ -63,7 +63,7 @@ class RealTimeMode:
         for partition in partitions:
             name = f"{partition.topic}-{partition.partition}"
             cursor = partition.cursors.get(slot)
-            if cursor is not None and partition.left_of(cursor) > self.small_lag:
+            if cursor is not None and partition.supply.left_of(cursor) > self.small_lag:
                 return f"{name} has more than {self.small_lag:,} records left"
             if cursor is not None and (full := self._full(partition)):
                 return f"{name} {full}"
@@ -110,19 +110,23 @@ class RealTimeMode:
         partition: Partition, cursor: SlotCursor, read_at: dict[tuple[int, int], float], now: float
     ) -> bool:
         """Whether a slot reads on at its cursor, or was seen to do so not long ago."""
-        first = cursor.position if partition.stock is None else cursor.unread.first
-        if cursor.reading or first is None or first >= partition.end:
+        first = partition.supply.next_of(cursor)
+        if cursor.reading or first is None or first >= partition.ledger.end:
             read_at.pop((partition.index, cursor.slot), None)
             return True
         return now - read_at.setdefault((partition.index, cursor.slot), now) <= STALLED
 
     def _full(self, partition: Partition) -> str:
         """Returns why nothing new of a partition may be read; empty: it may."""
-        if partition.has_outputs_enough:
+        if partition.ledger.has_outputs_enough:
             return "is at its limit of outputs, maxOutputsWaiting"
-        if partition.is_at_limit:
+        if partition.ledger.is_at_limit:
             return "is at its limit of ranges, maxNumRanges"
-        return "has too many records that wait" if partition.held_back >= self.max_pending else ""
+        return (
+            "has too many records that wait"
+            if partition.supply.held_back >= self.max_pending
+            else ""
+        )
 
     def failed(self, slot: int, started: float, now: float) -> None:
         """Notes that a slot has failed: it begins later, as it may fail again.
@@ -150,7 +154,7 @@ def _unready(partition: Partition, cursor: SlotCursor | None, now: float) -> str
         now: The time.
     """
     if cursor is not None:
-        why = _unready_cursor(cursor, now, gets_chunks=partition.stock is not None)
+        why = _unready_cursor(cursor, now, gets_chunks=partition.supply.shares_chunks)
         if why:
             return why
         if _has_many_ranges(partition, cursor):
@@ -165,7 +169,7 @@ def _has_many_ranges(partition: Partition, cursor: SlotCursor) -> bool:
 
     While a slot was lost, the others went on.
     """
-    done, last = partition.done, partition.done.last
+    done, last = partition.ledger.done, partition.ledger.done.last
     if last is None or last < cursor.position or done.range_count <= _MOST_RANGES:
         return False
     return done.clip(cursor.position, last).range_count > _MOST_RANGES
@@ -190,7 +194,7 @@ def _why_end_of(partition: Partition, cursor: SlotCursor, now: float) -> str:
     """Returns why a slot that reads by itself must end for a partition; empty: it continues."""
     if not cursor.is_real_time:
         return "" if cursor.is_barred(now) else "has key ranges that no slot reads"
-    if partition.stock is not None:
+    if partition.supply.shares_chunks:
         return ""
     if any(_is_due(cursor, now)):
         return "has a record that is to be tried again"
@@ -204,7 +208,7 @@ def _is_due(cursor: SlotCursor, now: float) -> Collection[bool]:
 
 def _has_changed(partition: Partition, now: float) -> str:
     """Returns what has come or gone that slots do not know of; empty: nothing."""
-    if partition.has_lost_chunks:
+    if partition.supply.has_lost:
         return "has chunks that have gone to other members"
     if any(gain.until <= now for gain in partition.dealer.gains):
         return "has key ranges that no slot has"

@@ -35,7 +35,7 @@ def plan_run(partitions: Sequence[Partition], slots: Collection[int]) -> BatchPl
     work: dict[int, dict[int, PartitionWork]] = {}
     for partition in partitions:
         for slot in slots:
-            one = partition.read_by(slot)
+            one = partition.slots.read_by(slot)
             if one is not None:
                 work.setdefault(slot, {})[partition.index] = one
     if not work:

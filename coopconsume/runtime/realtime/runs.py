@@ -93,7 +93,9 @@ class RealTimeRuns:
         assert self._duration is not None
         running.is_real_time = True
         running.finders = finders_of_holes(running.partitions, running.plan.slots)
-        running.ends = {p.index: p.end for p in running.partitions if p.stock is not None} or None
+        running.ends = {
+            p.index: p.ledger.end for p in running.partitions if p.supply.shares_chunks
+        } or None
         log.info("real time on %d slots for %g s", len(running.plan.slots), self._duration)
 
     def reads_on(self, running: Running, now: float) -> bool:
@@ -140,7 +142,7 @@ class RealTimeRuns:
                 self.end(running, slots, why, now, failed=why == _NO_CORE)
                 continue
             known = running.plan.wanted
-            partitions = [p for p in ours if not p.is_quiet or p.index not in known]
+            partitions = [p for p in ours if not p.ledger.is_quiet or p.index not in known]
             found = self.mode.why_end(partitions, slots, running.read_at, now)
             for slot, one in found.items():
                 self.end(running, [slot], one, now, failed="does not read" in one)

@@ -121,7 +121,7 @@ class Crashes:
             culprits = _left_of(at_work.culprits, given)
             for index, offsets in culprits.items():
                 for offset in offsets.offsets():
-                    partitions[index].charge(int(offset), at_work.how)
+                    partitions[index].slots.charge(int(offset), at_work.how)
             suspects.crashed(given, _left_of(at_work.suspects, given), charged=bool(culprits))
         if suspects.culprit is not None:
             self._charge_found(partitions, suspects, *suspects.culprit)
@@ -131,8 +131,8 @@ class Crashes:
     ) -> None:
         """Charges the record that is left of those that were suspected."""
         partition = partitions[index]
-        partition.charge(offset, "its worker crashed each time that it was handled")
-        attempt = partition.failed.attempts.get(offset, 0) + 1
+        partition.slots.charge(offset, "its worker crashed each time that it was handled")
+        attempt = partition.lanes.failed.attempts.get(offset, 0) + 1
         log.warning(
             "%s-%d@%d crashed its worker repeatedly: attempt %d",
             partition.topic, partition.partition, offset, attempt,
@@ -150,7 +150,7 @@ def _left_of(offsets: ByIndex, given: ByIndex) -> ByIndex:
 def _open_of(
     partitions: Sequence[Partition], slot: int, index: int, offsets: OffsetRanges
 ) -> OffsetRanges:
-    return partitions[index].open_of(slot, offsets)
+    return partitions[index].slots.open_of(slot, offsets)
 
 
 def _by_index(at_work: Sequence[tuple[int, int]], indexes: Sequence[int]) -> ByIndex:

@@ -72,7 +72,7 @@ class BlockerKeys:
         """Gives blockers their keys; returns the offsets of those whose record was not read."""
         unread = {}
         for partition in partitions:
-            failed = partition.failed.last(partition.first_open())
+            failed = partition.lanes.failed.last(partition.ledger.first_open())
             if failed is None or not failed.has_unknown_key:
                 continue
             tp = partition.topic, partition.partition

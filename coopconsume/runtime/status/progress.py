@@ -270,17 +270,17 @@ class Meter:
     def _described(self, partition: Partition, now: float) -> dict[str, Any]:
         """The state of a partition; of one with nothing left to do the last one, if it holds."""
         at = partition.topic, partition.partition
-        if not partition.is_quiet:
+        if not partition.ledger.is_quiet:
             self._quiet.pop(at, None)
             return describe(partition, now)
         # All that `describe` shows of a partition without work left depends on these alone.
         state = (
             partition,
-            partition.stable,
-            partition.end,
-            partition.log_ranges,
-            partition.unpublished,
-            partition.owns_first,
+            partition.ledger.stable,
+            partition.ledger.end,
+            partition.ledger.log_ranges,
+            partition.ledger.unpublished,
+            partition.supply.owns_first,
         )
         known = self._quiet.get(at)
         if known is None or known[0] != state:
@@ -310,30 +310,30 @@ class Meter:
 
 def describe(partition: Partition, now: float) -> dict[str, Any]:
     """Returns the state of one partition for progress events, as the commit log has it."""
-    committed = partition.committed
-    top = partition.stable - 1 if committed.last is None else committed.last
-    firsts, lasts = committed.gap_bounds(partition.stable, top)  # They may be very many.
+    committed = partition.ledger.committed
+    top = partition.ledger.stable - 1 if committed.last is None else committed.last
+    firsts, lasts = committed.gap_bounds(partition.ledger.stable, top)  # They may be very many.
     shown = zip(firsts[:_SHOWN_RANGES].tolist(), lasts[:_SHOWN_RANGES].tolist(), strict=True)
     blocker = partition.blocker(now)
-    age = round(partition.stable_age(now), 1)
+    age = round(partition.ledger.stable_age(now), 1)
     return {
         "topic": partition.topic,
         "partition": partition.partition,
-        "ownsFirst": partition.owns_first,
-        "sharesChunks": partition.stock is not None,
-        "stableOffset": partition.stable,
+        "ownsFirst": partition.supply.owns_first,
+        "sharesChunks": partition.supply.shares_chunks,
+        "stableOffset": partition.ledger.stable,
         "highestDone": top,
-        "endOffset": partition.end,
-        "lag": partition.end - partition.stable - len(committed),
-        "pending": partition.pending,
-        "parked": len(partition.parked),
+        "endOffset": partition.ledger.end,
+        "lag": partition.ledger.end - partition.ledger.stable - len(committed),
+        "pending": partition.supply.pending,
+        "parked": len(partition.supply.parked),
         "gapRanges": len(firsts),
         "firstGaps": [*map(list, shown)],
         "inDoubtSeconds": round(max(0.0, partition.in_doubt(now)), 1),
-        "ranges": partition.ranges,
-        "isCrowded": partition.is_at_limit,
-        "outputsWaiting": partition.outputs_waiting,
-        "outputsError": partition.unpublished[1] if partition.unpublished else None,
+        "ranges": partition.ledger.ranges,
+        "isCrowded": partition.ledger.is_at_limit,
+        "outputsWaiting": partition.ledger.outputs_waiting,
+        "outputsError": partition.ledger.unpublished[1] if partition.ledger.unpublished else None,
         "stableAgeSeconds": 0.0 if blocker is None else age,
         "blockerAttempts": 0 if blocker is None else blocker["attempts"],
         "blocker": None if blocker is None else blocker | {"ageSeconds": age},

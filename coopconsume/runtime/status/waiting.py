@@ -356,12 +356,12 @@ def _of_work(todo: Sequence[Partition], facts: JobFacts, now: float) -> Iterator
         yield WaitingFor(
             "trigger", f"waiting for the trigger's interval until {_until(facts.next_trigger)}"
         )
-    at_limit = [p for p in todo if p.is_at_limit]
+    at_limit = [p for p in todo if p.ledger.is_at_limit]
     if at_limit:
         yield _limit(at_limit[0], now)
     dues = [due - now for p in todo if (due := next_attempt(p, now)) is not None]
     if dues and math.isfinite(min(dues)):
-        pending = sum(p.pending for p in todo)
+        pending = sum(p.supply.pending for p in todo)
         yield WaitingFor(
             "retry", f"waiting for the next retry until {_until(min(dues))}, {pending:,} pending"
         )
@@ -370,12 +370,12 @@ def _of_work(todo: Sequence[Partition], facts: JobFacts, now: float) -> Iterator
 
 def _of_drained(partitions: Sequence[Partition], now: float) -> Iterator[WaitingFor]:
     """Yields what partitions wait for in which a job can do nothing."""
-    stopped = [p for p in partitions if p.is_at_limit and p.parked and p.left]
+    stopped = [p for p in partitions if p.ledger.is_at_limit and p.supply.parked and p.supply.left]
     if stopped:
         yield _limit(stopped[0], now)
-    if any(p.parked for p in partitions):
+    if any(p.supply.parked for p in partitions):
         yield _DECISION
-    blockers = [found for p in partitions if not p.is_quiet and (found := p.blocker(now))]
+    blockers = [found for p in partitions if not p.ledger.is_quiet and (found := p.blocker(now))]
     if any(found["state"] == "elsewhere" for found in blockers):
         yield WaitingFor("otherMembers", "waiting for other members: the open records are theirs")
     yield _NEW_RECORDS

@@ -27,7 +27,6 @@ from coopconsume.monitoring import (
 )
 from coopconsume.runtime.events import CommitAnswered
 from coopconsume.runtime.plan import BatchPlan, Partition
-from coopconsume.runtime.plan.stock import Stock
 from coopconsume.runtime.status import progress as progress_module
 from coopconsume.runtime.status.progress import Meter
 from coopconsume.worker.report import (
@@ -38,6 +37,7 @@ from coopconsume.worker.report import (
     pack_offsets,
     pack_times,
 )
+from tests.partitions import make_partition
 
 IDENTITY = {"id": "an-id", "runId": "a-run", "name": "billing", "groupId": "shop"}
 RESOURCES = Path(__file__).parents[3] / "docs/reference/monitoring"
@@ -72,17 +72,17 @@ class Fails(QueryListener):
 
 def partition() -> Partition:
     """A partition of ten offsets: 2 is parked with 4 behind it, 3 and 5 are done."""
-    found = Partition(
+    found = make_partition(
         0, "orders", 0, stable=2, committed=OffsetRanges(), slots=[(0, (KeyRange(),))],
         ordering="key", whole=True,
     )  # fmt: skip
-    found.end = 10
+    found.ledger.end = 10
     share = found.cursors[0]
     share.dispatched, share.next_position = OffsetRanges([(2, 5)]), 6
     parked = Failure(2, 77, b"k", 3, math.inf, "no luck")
     done = pack_offsets(pa.array([3, 5], pa.int64()))
-    found.reported(0, PartitionReport(done, None, [parked], [(4, 77)]), 1_000.0)
-    found.commit_answered(found.to_commit, 2, OffsetRanges())
+    found.slots.reported(0, PartitionReport(done, None, [parked], [(4, 77)]), 1_000.0)
+    found.commit_answered(found.ledger.to_commit, 2, OffsetRanges())
     return found
 
 
@@ -171,11 +171,11 @@ def test_listeners_are_notified_and_cannot_harm(monkeypatch, caplog):
     assert recorder.events == [("started", "shop"), ("progress", 2)]
     monkeypatch.setattr(progress_module, "_IDLE_EVERY", 0.0)
     meter.idle([partition()])
-    drained = Partition(
+    drained = make_partition(
         0, "orders", 0, stable=2, committed=OffsetRanges(), slots=[(0, (KeyRange(),))],
         ordering="key", whole=True,
     )  # fmt: skip
-    drained.end = 2
+    drained.ledger.end = 2
     meter.idle([drained])
     meter.ended(ValueError("enough"))
     assert recorder.events[2:] == [
@@ -242,16 +242,18 @@ def test_prometheus_reports_the_same_numbers():
 class Member:
     """A member of a group of several, with a listener of its own."""
 
-    def __init__(self, make, listener, ranges=(), stock=None):
+    def __init__(self, make, listener, ranges=(), leads=None):
         self.listener = make(listener)
         self.meter = Meter(IDENTITY | {"runId": f"run-{id(self)}"}, 1, [self.listener])
         self.meter.started()
         self.meter.joined(4)
-        self.partition = Partition(
-            0, "orders", 0, stable=2, committed=OffsetRanges([(5, 5)]), stock=stock,
-            slots=[(0, tuple(ranges))], ordering="none" if stock else "key", whole=False,
+        self.partition = make_partition(
+            0, "orders", 0, stable=2, committed=OffsetRanges([(5, 5)]), leads=leads,
+            slots=[(0, tuple(ranges))], ordering="key" if leads is None else "none", whole=False,
         )  # fmt: skip
-        self.partition.end = 10
+        self.partition.ledger.end = 10
+        if leads is not None:
+            self.partition.chunks.pending = 2
 
     def report(self):
         """Reports progress."""
@@ -265,7 +267,7 @@ def test_sums_over_members_count_a_shared_partition_once(by_chunks):
     registries = [client.CollectorRegistry() for _ in range(3)]
     pieces = KeyRange().split(3)
     members = [
-        Member(PrometheusListener, registry, (), Stock(leads=i == 1, pending=2))
+        Member(PrometheusListener, registry, (), i == 1)
         if by_chunks
         else Member(PrometheusListener, registry, pieces[i : i + 1])
         for i, registry in enumerate(registries)

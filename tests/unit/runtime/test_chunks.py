@@ -19,7 +19,6 @@ from coopconsume.runtime.plan.acquiring import Acquirer
 from coopconsume.runtime.plan.ahead import AheadSizes
 from coopconsume.runtime.plan.chunk_sizes import FIRST, SECONDS, ChunkSizes
 from coopconsume.runtime.plan.slices import deal_ahead, deal_stock
-from coopconsume.runtime.plan.stock import Stock
 from coopconsume.runtime.read.offset_frames import WantedRows, _spans_by_task
 from coopconsume.runtime.read.spans import Span
 from coopconsume.runtime.realtime.mode import STALLED, RealTimeMode
@@ -32,6 +31,7 @@ from coopconsume.worker.report import (
     SlotStats,
     pack_offsets,
 )
+from tests.partitions import make_partition
 
 TP = ("t", 0)
 
@@ -43,19 +43,13 @@ def ranges(*pairs: tuple[int, int]) -> OffsetRanges:
 
 def partition(end: int, *, slots: int = 2, number: int = 0, most: int = 1_000_000) -> Partition:
     """A partition of a cooperative epoch with nothing acquired."""
-    made = Partition(
+    made = make_partition(
         number, "t", number, stable=0, committed=OffsetRanges(),
         slots=[(slot, (KeyRange(),)) for slot in range(slots)], ordering="none", whole=False,
-        max_ranges=most, stock=Stock(),
+        max_ranges=most, leads=False,
     )  # fmt: skip
-    made.end = end
+    made.ledger.end = end
     return made
-
-
-def stock_of(one: Partition) -> Stock:
-    """What is acquired of a partition."""
-    assert one.stock is not None
-    return one.stock
 
 
 def seen(acquirer: Acquirer, *, expire: tuple[AcquisitionId, ...] = (), **fields: object) -> None:
@@ -122,15 +116,15 @@ def test_a_request_takes_a_tail_along() -> None:
 def test_free_slots_get_slices_by_their_sizes() -> None:
     """Of little each gets its part; a slot with offsets left gets the rest of its size."""
     one = partition(1_000)
-    one.acquire(ranges((0, 299)))
+    one.chunks.acquire(ranges((0, 299)))
     deal_stock([one], [0, 1], {0: 100, 1: 10}, 0.0)
     assert one.cursors[0].todo == ranges((0, 99))
     assert one.cursors[1].todo == ranges((100, 109))
     deal_stock([one], [0, 1], {0: 100, 1: 30}, 0.0)
     assert one.cursors[1].todo == ranges((100, 129))
-    assert stock_of(one).undealt == ranges((130, 299))
+    assert one.chunks.undealt == ranges((130, 299))
     few = partition(1_000)
-    few.acquire(ranges((0, 10)))
+    few.chunks.acquire(ranges((0, 10)))
     deal_stock([few], [0, 1], {0: 300, 1: 100}, 0.0)
     assert [len(share.todo) for share in few.cursors.values()] == [9, 2]
 
@@ -138,7 +132,7 @@ def test_free_slots_get_slices_by_their_sizes() -> None:
 def test_a_slot_that_must_not_start_anything_else_gets_no_slice() -> None:
     """Another owner's handlers may be at work, or its workers end."""
     one = partition(100)
-    one.acquire(ranges((0, 99)))
+    one.chunks.acquire(ranges((0, 99)))
     one.mark_in_doubt(KeyRange(), 50.0)
     deal_stock([one], [0, 1], {0: 10, 1: 10}, 49.0)
     assert not any(share.todo for share in one.cursors.values())
@@ -150,14 +144,14 @@ def test_a_slot_that_must_not_start_anything_else_gets_no_slice() -> None:
 def test_what_is_acquired_again_while_it_is_worked_on_is_not_started_again() -> None:
     """Its outcome counts."""
     one = partition(100, slots=1)
-    one.acquire(ranges((0, 9)))
+    one.chunks.acquire(ranges((0, 9)))
     deal_stock([one], [0], {0: 5}, 0.0)
     assert plan_batch([one], [0], 0.0, Limits(100, 100)) is not None
-    one.looked(OffsetRanges(), ranges((5, 9)), (), [], 0)
-    one.acquire(ranges((0, 4)))
-    assert stock_of(one).undealt == ranges((5, 9))
-    one.looked(OffsetRanges(), ranges((5, 9)), (), [], 0)
-    one.reported(0, PartitionReport(resume=0), 0.0)
+    one.chunks.looked(OffsetRanges(), ranges((5, 9)), (), [], 0)
+    one.chunks.acquire(ranges((0, 4)))
+    assert one.chunks.undealt == ranges((5, 9))
+    one.chunks.looked(OffsetRanges(), ranges((5, 9)), (), [], 0)
+    one.slots.reported(0, PartitionReport(resume=0), 0.0)
     deal_stock([one], [0], {0: 100}, 0.0)
     plan = plan_batch([one], [0], 0.0, Limits(100, 100))
     assert plan is not None
@@ -167,33 +161,33 @@ def test_what_is_acquired_again_while_it_is_worked_on_is_not_started_again() -> 
 def test_what_another_member_has_acquired_is_not_done() -> None:
     """Should it come back to this member, it is handled."""
     one = partition(10, slots=1)
-    one.acquire(ranges((0, 9)))
+    one.chunks.acquire(ranges((0, 9)))
     deal_stock([one], [0], {0: 10}, 0.0)
     assert plan_batch([one], [0], 0.0, Limits(100, 100)) is not None
     done = pack_offsets(pa.array(range(10), pa.int64()))
-    one.reported(0, PartitionReport(done), 0.0)
-    assert one.first_open() == 10
+    one.slots.reported(0, PartitionReport(done), 0.0)
+    assert one.ledger.first_open() == 10
     one.commit_answered(ranges((0, 9)), 5, OffsetRanges())
-    one.not_held(ranges((5, 6)))
-    assert one.first_open() == 5
-    one.acquire(ranges((5, 6)))
-    assert stock_of(one).undealt == ranges((5, 6))
+    one.ledger.not_held(ranges((5, 6)))
+    assert one.ledger.first_open() == 5
+    one.chunks.acquire(ranges((5, 6)))
+    assert one.chunks.undealt == ranges((5, 6))
 
 
 def test_a_failure_that_is_not_in_the_commit_log_is_not_tried_again() -> None:
     """Though the offset was acquired again meanwhile: the attempt must count first."""
     one = partition(10, slots=1)
-    one.acquire(ranges((0, 0)))
+    one.chunks.acquire(ranges((0, 0)))
     deal_stock([one], [0], {0: 10}, 0.0)
     assert plan_batch([one], [0], 0.0, Limits(100, 100)) is not None
-    one.reported(0, PartitionReport(failed=[Failure(0, 5, None, 1, 0.0, "no")]), 0.0)
-    one.acquire(ranges((0, 0)))
-    assert not stock_of(one).undealt
-    stock_of(one).failing -= ranges((0, 0))
-    one.acquire(ranges((0, 0)), [Failed(0, 5, 1, 2.0, "no")])
-    assert not stock_of(one).undealt
-    assert one.next_due() == 2.0
-    assert not one.holes()
+    one.slots.reported(0, PartitionReport(failed=[Failure(0, 5, None, 1, 0.0, "no")]), 0.0)
+    one.chunks.acquire(ranges((0, 0)))
+    assert not one.chunks.undealt
+    one.chunks.failures_noted(ranges((0, 0)))
+    one.chunks.acquire(ranges((0, 0)), [Failed(0, 5, 1, 2.0, "no")])
+    assert not one.chunks.undealt
+    assert one.lanes.next_due() == 2.0
+    assert not one.supply.holes()
 
 
 def test_a_request_asks_for_what_is_missing_and_no_offset_twice() -> None:
@@ -208,11 +202,11 @@ def test_a_request_asks_for_what_is_missing_and_no_offset_twice() -> None:
     assert (wanted.count, wanted.last) == (20, 999)
     acquirer.began(request)
     assert acquirer.request(50) is None
-    one.end = 1_100
+    one.ledger.end = 1_100
     again = acquirer.request(50)
     assert again is not None
     assert again.wanted[TP].count == 50
-    one.acquire(ranges((30, 59)))
+    one.chunks.acquire(ranges((30, 59)))
     assert acquirer.request(50) is None, "it has more than half of what it is to have"
 
 
@@ -225,14 +219,14 @@ def test_a_request_names_failed_records_once_they_are_due() -> None:
         1: Pending(1), 2: Pending(2, due_ms=later, delay_ms=600_000),
         3: Pending(3, due_ms=PARKED_MS), 4: Pending(4, attempts=2), 5: Pending(5),
     }  # fmt: skip
-    stock_of(one).failing = ranges((5, 5))
+    one.chunks.failing = ranges((5, 5))
     ours = ranges((4, 5))
     seen(acquirer, committed=ranges((6, 9)), pending=pending, ours=ours, held=ours)
     request = acquirer.request(100)
     assert request is not None
     assert request.wanted[TP].due == ranges((1, 1))
-    assert one.failed.attempts == {4: 2}
-    assert [waiting.offset for waiting in one.parked] == [3]
+    assert one.lanes.failed.attempts == {4: 2}
+    assert [waiting.offset for waiting in one.supply.parked] == [3]
     acquirer.began(request)
     assert acquirer.request(100) is None
 
@@ -256,7 +250,7 @@ def test_a_full_partition_gives_what_was_returned_and_nothing_new(limit: str) ->
     """As with key ranges: the gaps come first."""
     one = partition(1_000, most=10)
     acquirer = Acquirer({TP: one}, 3 if limit == "pending" else 100)
-    one.log_ranges = 9 if limit == "ranges" else 0
+    one.ledger.log_ranges = 9 if limit == "ranges" else 0
     pending = {n: Pending(n, due_ms=PARKED_MS) for n in range(3)} if limit == "pending" else {}
     seen(acquirer, pending=pending)
     request = acquirer.request(50)
@@ -295,7 +289,7 @@ def test_slots_with_a_span_each_read_for_themselves() -> None:
 def test_a_batch_reads_the_slices_of_its_slots() -> None:
     """Each offset goes to one slot."""
     one = partition(100)
-    one.acquire(ranges((0, 99)))
+    one.chunks.acquire(ranges((0, 99)))
     deal_stock([one], [0, 1], {0: 10, 1: 10}, 0.0)
     plan = plan_batch([one], [0, 1], 0.0, Limits(100, 100))
     assert plan is not None
@@ -312,8 +306,8 @@ def live(end: int, acquired: OffsetRanges) -> Partition:
     """A partition whose slots read by themselves, and what its member has acquired."""
     one = partition(end)
     for slot in one.cursors:
-        assert one.read_by(slot) == PartitionWork(((0, MAX_OFFSET),))
-    one.acquire(acquired)
+        assert one.slots.read_by(slot) == PartitionWork(((0, MAX_OFFSET),))
+    one.chunks.acquire(acquired)
     return one
 
 
@@ -326,22 +320,22 @@ def test_a_slot_that_reads_by_itself_gets_chunks_while_it_works() -> None:
     """Each offset once; it has read none of them until it says so."""
     one = live(8, ranges((0, 19)))
     deal_stock([one], [0, 1], {0: 4, 1: 4}, 0.0)
-    first = one.hand_out(0, 0.0)
+    first = one.slots.hand_out(0, 0.0)
     assert first is not None
     assert first.ranges == ((0, 3),)
-    assert one.hand_out(0, 0.0) is None
+    assert one.slots.hand_out(0, 0.0) is None
     share = one.cursors[0]
     assert (share.reading, share.unread) == (0, ranges((0, 3)))
     report = PartitionReport(packed(0), read=packed(0, 1), position=3, holes=[(2, 2), (4, 7)])
-    one.progressed(0, report, 0.0)
+    one.slots.progressed(0, report, 0.0)
     assert share.dispatched == ranges((1, 1), (3, 3))
     assert (share.unread, share.reading) == (ranges((3, 3)), 1)
-    assert one.holes_to_commit == ranges((2, 2)), "the others are another slot's"
+    assert one.ledger.holes_to_commit == ranges((2, 2)), "the others are another slot's"
     deal_stock([one], [0, 1], {0: 4, 1: 4}, 0.0)
-    assert one.hand_out(0, 0.0) is None, "no more is there"
-    one.end = 12
+    assert one.slots.hand_out(0, 0.0) is None, "no more is there"
+    one.ledger.end = 12
     deal_stock([one], [0, 1], {0: 4, 1: 4}, 0.0)
-    more = one.hand_out(0, 0.0)
+    more = one.slots.hand_out(0, 0.0)
     assert more is not None
     assert more.ranges == ((8, 9),)
 
@@ -350,11 +344,11 @@ def test_what_a_slot_has_not_named_is_left_and_no_hole() -> None:
     """It may not have got its last chunks: its channel was lost, or its time was over."""
     one = live(8, ranges((0, 9)))
     deal_stock([one], [0], {0: 8}, 0.0)
-    assert one.hand_out(0, 0.0) is not None
-    one.progressed(0, PartitionReport(packed(0), read=packed(0, 1), position=2), 0.0)
-    one.reported(0, PartitionReport(packed(1)), 0.0)
+    assert one.slots.hand_out(0, 0.0) is not None
+    one.slots.progressed(0, PartitionReport(packed(0), read=packed(0, 1), position=2), 0.0)
+    one.slots.reported(0, PartitionReport(packed(1)), 0.0)
     assert one.cursors[0].todo == ranges((2, 7))
-    assert not one.holes()
+    assert not one.supply.holes()
     assert one.cursors[0].dispatched is None
 
 
@@ -364,20 +358,20 @@ def test_a_batch_reads_no_further_than_the_log_goes() -> None:
     deal_stock([one], [0, 1], {0: 4, 1: 4}, 0.0)
     deal_ahead([one], [0, 1], AheadSizes(2, 3), 0.0)
     for slot in (0, 1):
-        assert one.hand_out(slot, 0.0) is not None
-        one.reported(slot, PartitionReport(), 0.0)
+        assert one.slots.hand_out(slot, 0.0) is not None
+        one.slots.reported(slot, PartitionReport(), 0.0)
     assert one.cursors[0].todo | one.cursors[1].todo == ranges((0, 5))
     deal_stock([one], [0, 1], {0: 4, 1: 4}, 0.0)
     plan = plan_batch([one], [0, 1], 0.0, Limits(100, 100))
     assert plan is not None
     assert plan.wanted[0] == ranges((0, 1))
-    assert stock_of(one).undealt == ranges((2, 9))
-    one.end = 7
+    assert one.chunks.undealt == ranges((2, 9))
+    one.ledger.end = 7
     deal_stock([one], [0, 1], {0: 0, 1: 0}, 0.0)
     assert not one.cursors[0].todo & ranges((2, 9))
-    one.reported(1, PartitionReport(), 0.0)
+    one.slots.reported(1, PartitionReport(), 0.0)
     other = partition(100, number=1)
-    other.acquire(ranges((0, 49)))
+    other.chunks.acquire(ranges((0, 49)))
     other.mark_in_doubt(KeyRange(), 50.0)
     deal_stock([one, other], [1], {1: 100}, 0.0)
     assert one.cursors[1].todo == ranges((2, 6))
@@ -389,14 +383,14 @@ def test_slots_wait_for_new_records_in_turn() -> None:
     one = live(0, ranges((0, 11)))
     deal_ahead([one], [0, 1], sizes, 0.0)
     assert [share.todo for share in one.cursors.values()] == [ranges((0, 2)), ranges((3, 5))]
-    assert stock_of(one).undealt == ranges((6, 11))
+    assert one.chunks.undealt == ranges((6, 11))
     for slot in (0, 1):
-        assert one.hand_out(slot, 0.0) is not None
-    one.progressed(0, PartitionReport(read=packed(0, 1, 2), position=3), 0.0)
-    one.progressed(1, PartitionReport(packed(3, 4, 5), read=packed(3, 4, 5), position=6), 0.0)
+        assert one.slots.hand_out(slot, 0.0) is not None
+    one.slots.progressed(0, PartitionReport(read=packed(0, 1, 2), position=3), 0.0)
+    one.slots.progressed(1, PartitionReport(packed(3, 4, 5), read=packed(3, 4, 5), position=6), 0.0)
     deal_ahead([one], [0, 1], sizes, 0.0)
-    assert one.hand_out(0, 0.0) is None
-    more = one.hand_out(1, 0.0)
+    assert one.slots.hand_out(0, 0.0) is None
+    more = one.slots.hand_out(1, 0.0)
     assert more is not None
     assert more.ranges == ((6, 8),)
 
@@ -449,9 +443,9 @@ def test_a_request_asks_ahead_of_the_log() -> None:
     assert acquirer.request(50, ahead) is None, "the next look at the log may do"
     seen(acquirer, stable=100, held=ranges((100, 129)))
     acquirer.answered(request, {TP: ranges((130, 169))})
-    one.acquire(ranges((130, 169)))
+    one.chunks.acquire(ranges((130, 169)))
     assert acquirer.request(50, ahead) is None
-    stock_of(one).settle(ranges((130, 151)))
+    one.chunks.settle(ranges((130, 151)), ranges())
     request = acquirer.request(50, ahead)
     assert request is not None
     assert (request.wanted[TP].count, request.wanted[TP].last) == (22, 209)
@@ -463,7 +457,7 @@ def test_offsets_beyond_the_log_do_not_hide_those_that_nobody_has() -> None:
     one = partition(100)
     acquirer = Acquirer({TP: one}, 100)
     seen(acquirer, stable=90, held=ranges((100, 500)))
-    one.acquire(ranges((100, 300)))
+    one.chunks.acquire(ranges((100, 300)))
     request = acquirer.request(50)
     assert request is not None
     assert (request.wanted[TP].count, request.wanted[TP].last) == (10, 99)
@@ -473,10 +467,10 @@ def test_a_failed_record_that_is_due_goes_to_a_slot_with_its_attempts() -> None:
     """Also with the headers that handlers have added."""
     one = live(10, OffsetRanges())
     added = (("h", b"1"),)
-    one.acquire(ranges((4, 4)), [Failed(4, 5, 2, 7.0, "no", added)])
+    one.chunks.acquire(ranges((4, 4)), [Failed(4, 5, 2, 7.0, "no", added)])
     slots = [slot for slot, share in one.cursors.items() if share.waiting]
-    assert one.hand_out(slots[0], 6.0) is None
-    work = one.hand_out(slots[0], 7.0)
+    assert one.slots.hand_out(slots[0], 6.0) is None
+    work = one.slots.hand_out(slots[0], 7.0)
     assert work == PartitionWork(((4, 4),), {4: 2}, added={4: added})
     assert decode_chunks(encode_chunks({3: work})) == {3: work}
 
@@ -498,10 +492,10 @@ def why_end(partitions: list[Partition], seen: dict[tuple[int, int], float], now
 def test_a_run_of_a_cooperative_job_begins_with_what_is_left() -> None:
     """Not with records that a handler may still be at work on, or with much that nobody has."""
     one = partition(50)
-    one.acquire(ranges((0, 9)), [Failed(4, 5, 2, 0.0, "no")])
+    one.chunks.acquire(ranges((0, 9)), [Failed(4, 5, 2, 0.0, "no")])
     one.cursors[0].todo = ranges((5, 6))
     assert why_not([one]) == ""
-    one.end = 51
+    one.ledger.end = 51
     assert "records left" in why_not([one])
     one.commit_answered(OffsetRanges(), 10, OffsetRanges())
     assert why_not([one]) == ""
@@ -513,12 +507,12 @@ def test_a_run_ends_if_chunks_are_lost_or_not_read() -> None:
     """What has gone to other members must not be started."""
     one, at = live(5, ranges((0, 9))), dict[tuple[int, int], float]()
     deal_stock([one], [0], {0: 100}, 0.0)
-    assert one.hand_out(0, 0.0) is not None
+    assert one.slots.hand_out(0, 0.0) is not None
     assert why_end([one], at, 0.0) == ""
     assert why_end([one], at, STALLED + 1) == "slot 0 does not read t-0"
-    one.progressed(0, PartitionReport(read=packed(0, 1), position=2), 0.0)
+    one.slots.progressed(0, PartitionReport(read=packed(0, 1), position=2), 0.0)
     assert why_end([one], at, STALLED + 1) == ""
-    one.looked(OffsetRanges(), ranges((0, 9)), (), [], 0)
+    one.chunks.looked(OffsetRanges(), ranges((0, 9)), (), [], 0)
     assert why_end([one], at, 0.0) == ""
-    one.looked(OffsetRanges(), ranges((0, 3), (5, 9)), (), [], 0)
+    one.chunks.looked(OffsetRanges(), ranges((0, 3), (5, 9)), (), [], 0)
     assert "gone to other members" in why_end([one], at, 0.0)

@@ -30,6 +30,8 @@ from coopconsume.runtime.commit.mirror import Mirror
 from coopconsume.runtime.commit.parcels import Parcel, Written
 from coopconsume.runtime.dispatch.slot_leases import next_report_in, report_seconds
 from coopconsume.runtime.events import CommitAnswered, LogRead, OffsetsMirrored
+from coopconsume.runtime.plan import Partition
+from tests.partitions import make_partition
 
 TP = ("t", 0)
 
@@ -106,25 +108,11 @@ class FakeAssignment:
         }
 
 
-class Partition(SimpleNamespace):
+def partition_of(done: list[int]) -> Partition:
     """A partition with some records done."""
-
-    def __init__(self, done: list[int]) -> None:
-        to_commit = OffsetRanges.from_offsets(done)
-        super().__init__(
-            topic=TP[0], partition=TP[1], to_commit=to_commit, holes_to_commit=OffsetRanges(),
-            filtered_to_commit=OffsetRanges(),
-            is_quiet=False, is_ours=True, parked=[], unpublished=None, stable=0, stock=None,
-            has=lambda _key_hash: True,
-        )  # fmt: skip
-
-    def holes(self) -> OffsetRanges:
-        """Returns no holes."""
-        return OffsetRanges()
-
-    def commit_answered(self, offsets: OffsetRanges, stable: int, _holes: OffsetRanges) -> None:
-        """They are committed."""
-        self.to_commit, self.stable = self.to_commit - offsets, stable
+    made = make_partition(slots=[(0, (KeyRange(),))])
+    made.ledger.settle(OffsetRanges.from_offsets(done))
+    return made
 
 
 def committer(assignment: FakeAssignment, *partitions: Any) -> tuple[Committer, queue.Queue[Any]]:
@@ -182,31 +170,31 @@ def test_commits_are_an_interval_apart_unless_somebody_waits_for_them(monkeypatc
     clock = SimpleNamespace(now=100.0)
     clocks = SimpleNamespace(monotonic=lambda: clock.now, time=lambda: clock.now)
     monkeypatch.setattr("coopconsume.runtime.commit.committer.time", clocks)
-    assignment, partition = FakeAssignment([]), Partition([0])
+    assignment, partition = FakeAssignment([]), partition_of([0])
     assignment.options.commit_interval, assignment.has_unpublished = 0.2, False
     made, said = committer(assignment, partition)
 
     def done(*offsets: int) -> None:
-        partition.to_commit = OffsetRanges.from_offsets(offsets)
+        partition.ledger.to_commit = OffsetRanges.from_offsets(offsets)
         made._next.since = clock.now
 
     turn(made, said)
-    assert partition.stable == 1
+    assert partition.ledger.stable == 1
     clock.now += 0.1
     done(1)
     assert made.due == 100.2
     turn(made, said)
-    assert partition.stable == 1
+    assert partition.ledger.stable == 1
     clock.now += 0.11
     turn(made, said)
-    assert partition.stable == 2
+    assert partition.ledger.stable == 2
     done(2)
     made.commit_if_due(more_to_come=True, is_last=True)
     assert not made.is_busy, "reports of other slots are about to come"
     made.commit_if_due(more_to_come=False, is_last=True)
     assert made.is_busy
     hear(made, said)
-    assert partition.stable == 3
+    assert partition.ledger.stable == 3
     clock.now += 1.0
     turn(made, said)
     assert next(made._ids) == "id-3", "as many commits as were needed"
@@ -220,7 +208,7 @@ def test_a_commit_waits_for_slots_that_are_about_to_report_and_for_no_others(mon
     monkeypatch.setattr("coopconsume.runtime.commit.committer.time", clocks)
     assignment = FakeAssignment([])
     assignment.options.commit_interval, assignment.has_unpublished = 0.2, False
-    made, _ = committer(assignment, Partition([0]))
+    made, _ = committer(assignment, partition_of([0]))
     made._pace.began(99.81)
     made._next.since = 100.0
     made.commit_if_due(more_to_come=False)
@@ -244,10 +232,10 @@ def test_maintenance_of_the_table_is_a_part_of_what_a_commit_costs(monkeypatch):
         clock.now += 0.016
 
     assignment.store.maintain = maintain
-    partition = Partition([0])
+    partition = partition_of([0])
     made, said = committer(assignment, partition)
     for offset in (0, 1):
-        partition.to_commit = OffsetRanges.from_offsets([offset])
+        partition.ledger.to_commit = OffsetRanges.from_offsets([offset])
         turn(made, said)
         made._call.result(120)
         made._calls._maintenance.result(120)
@@ -296,7 +284,7 @@ def test_slots_report_several_times_before_a_commit(commits, real_time, reports)
 
 def test_a_commit_is_answered_before_the_table_is_maintained():
     """Now and then that takes longer than the commit, and records would wait for it."""
-    assignment, partition = FakeAssignment([]), Partition([0])
+    assignment, partition = FakeAssignment([]), partition_of([0])
     assignment.has_unpublished = False
     made, said = committer(assignment, partition)
     waiting: list[bool] = []
@@ -313,13 +301,13 @@ def test_a_commit_is_answered_before_the_table_is_maintained():
     assert maintained.wait(120)
     assert waiting == [False]
     hear(made, said)
-    assert partition.stable == 1
+    assert partition.ledger.stable == 1
     made.close(well=True)
 
 
 def test_commits_go_on_while_the_table_is_maintained():
     """It may take as long as some commits; one call of it runs at a time."""
-    assignment, partition = FakeAssignment([]), Partition([])
+    assignment, partition = FakeAssignment([]), partition_of([])
     assignment.has_unpublished = False
     made, said = committer(assignment, partition)
     begun, go_on = threading.Semaphore(0), threading.Event()
@@ -330,12 +318,12 @@ def test_commits_go_on_while_the_table_is_maintained():
 
     assignment.store.maintain = maintain
     for offset in range(3):
-        partition.to_commit = OffsetRanges.from_offsets([offset])
+        partition.ledger.to_commit = OffsetRanges.from_offsets([offset])
         until = time.monotonic() + 120
-        while partition.stable <= offset and time.monotonic() < until:
+        while partition.ledger.stable <= offset and time.monotonic() < until:
             turn(made, said)
             time.sleep(0.001)  # Commits have an interval.
-        assert partition.stable == offset + 1
+        assert partition.ledger.stable == offset + 1
     assert begun.acquire(timeout=120)
     assert not begun.acquire(blocking=False)
     go_on.set()
@@ -472,23 +460,23 @@ def test_outputs_wait_for_the_next_epoch_while_the_group_rebalances():
 
 def test_commits_go_on_while_a_topic_does_not_take_outputs():
     """Neither a commit nor the end of the job waits for it; a job that is to end says why."""
-    assignment, partition = FakeAssignment([False]), Partition([0, 1, 2])
+    assignment, partition = FakeAssignment([False]), partition_of([0, 1, 2])
     assignment.answers.clear()
     made, said = committer(assignment, partition)
     made._next.pending[TP] = [Pending(9, 1, 1, 0, "x")]
     made.commit_if_due(more_to_come=False)
-    while partition.to_commit or made.is_busy:
+    while partition.ledger.to_commit or made.is_busy:
         hear(made, said)
         made.commit_if_due(more_to_come=False)
-    assert partition.stable == 3
+    assert partition.ledger.stable == 3
     assert assignment.attempts == 1, "one attempt at a time"
     assert not made.has_all_it_can, "it may yet be published"
     made.raise_given_up()
     assignment.troubled = {TP: (0, "the topic is away")}
     assert made.has_all_it_can
     assert not made.has_all
-    partition.to_commit = OffsetRanges([(5, 5)])
-    is_over, partition.to_commit = made.has_all_it_can, OffsetRanges()
+    partition.ledger.to_commit = OffsetRanges([(5, 5)])
+    is_over, partition.ledger.to_commit = made.has_all_it_can, OffsetRanges()
     assignment.lasting = OutputsNotPublished("topic 'out'", "gone")
     with pytest.raises(OutputsNotPublished, match="gone"):
         made.raise_given_up()
@@ -496,11 +484,11 @@ def test_commits_go_on_while_a_topic_does_not_take_outputs():
     assert not is_over, "the commit table takes what is done"
     while made._mirror.is_busy:
         hear(made, said)
-    assert partition.unpublished == (0, "the topic is away")
+    assert partition.ledger.unpublished == (0, "the topic is away")
     assignment.troubled = {}
     made._mirror.wake()
     turn(made, said)
-    assert partition.unpublished is None
+    assert partition.ledger.unpublished is None
     made.raise_given_up()
     made.close(well=True)
     assert assignment.stopped

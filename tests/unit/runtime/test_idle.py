@@ -66,8 +66,8 @@ def test_a_turn_visits_a_partition_that_changed() -> None:
     assert epoch_state is not None
     changed = epoch_state.partitions[7]
     wakes: list[Callable[[], object]] = [
-        lambda: setattr(changed, "end", 11),
-        lambda: changed.amend(OffsetRanges([(10, 10)])),
+        lambda: setattr(changed.ledger, "end", 11),
+        lambda: changed.slots.amend(OffsetRanges([(10, 10)])),
         lambda: changed.commit_answered(OffsetRanges(), 11, OffsetRanges([(10, 10)])),
     ]
     epoch_state.committer.is_busy = True  # no commit is written here
@@ -89,7 +89,7 @@ def test_progress_describes_a_partition_without_work_once() -> None:
         for count in (20, 0, 1):
             described.reset_mock()
             if count == 1:
-                epoch_state.partitions[3].end = 12
+                epoch_state.partitions[3].ledger.end = 12
             job._meter._make_event(epoch_state.partitions)
             assert described.call_count == count
     ends = [partition["endOffset"] for partition in job._meter.recent[-1]["partitions"]]

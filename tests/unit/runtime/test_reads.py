@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from assignors import KeyRange
 from commits import OffsetRanges
-from coopconsume.runtime.plan import Limits, Partition, covering, plan_batch, reach_of
+from coopconsume.runtime.plan import Limits, covering, plan_batch, reach_of
 from coopconsume.runtime.read.hashing import in_ranges_sql
 from coopconsume.runtime.read.offset_frames import is_short
 from coopconsume.runtime.read.spans import Span
 from coopconsume.worker.report import Failure, PartitionReport, pack_offsets
+from tests.partitions import make_partition
 
 LIMITS = Limits(1_000_000, 10**6)
 
@@ -27,13 +28,13 @@ def a_partition(end, gaps, *, slots=1, top=None):
     """A partition with everything done up to ``top`` but for some gaps."""
     committed = OffsetRanges([(0, (end if top is None else top) - 1)]) - gaps
     stable = gaps.first or 0
-    partition = Partition(
+    partition = make_partition(
         0, "t", 0, stable=stable, committed=committed - OffsetRanges([(0, stable - 1)])
         if stable else committed,
         slots=[(s, (r,)) for s, r in enumerate(KeyRange().split(slots))], ordering="key",
         whole=True,
     )  # fmt: skip
-    partition.end = end
+    partition.ledger.end = end
     return partition
 
 
@@ -107,7 +108,7 @@ def test_a_thousand_far_gaps_cost_what_their_blocks_hold(spread, times, record):
     while (plan := plan_batch([partition], [0], 0.0, LIMITS)) is not None:
         batches += 1
         reads += [(r.first, r.last) for r in plan.reads]
-        partition.reported(0, PartitionReport(), 0.0)
+        partition.slots.reported(0, PartitionReport(), 0.0)
     blocks = len({offset // block for offset in offsets})
     assert {o for first, last in reads for o in range(first, last + 1)} >= set(offsets)
     assert fetched(reads, block, record) <= times * blocks * block * record
@@ -120,7 +121,7 @@ def test_a_share_with_far_gaps_does_not_hold_back_the_others():
     mine, other = partition.cursors.values()
     mine.todo = OffsetRanges.from_offsets(list(range(0, 1_000_000, 20_000)))
     mine.position = other.position = 2_000_000
-    partition.stable, partition.done = 0, OffsetRanges([(2, 1_999_999)]) - mine.todo
+    partition.ledger.stable, partition.ledger.done = 0, OffsetRanges([(2, 1_999_999)]) - mine.todo
     other.todo = OffsetRanges()
     plan = plan_batch([partition], [0, 1], 0.0, Limits(50_000, 10**6))
     starts = {slot: OffsetRanges(of[0].ranges) for slot, of in plan.work.items()}
@@ -164,10 +165,10 @@ def test_many_gaps_close_together_are_read_in_one_go():
 def test_what_waits_behind_a_failing_record_is_not_read_with_each_try():
     """Far behind: the record alone is tried, and once it is done the others come, in order."""
     partition = a_partition(10_000_000, OffsetRanges([(0, 9_999_999)]))
-    partition.plan([0], 0.0, Limits(10_000_000, 10**6))
+    partition.slots.plan([0], 0.0, Limits(10_000_000, 10**6))
     behind = [(offset, 5) for offset in range(10_000, 10_000_000, 10_000)]
     failure = Failure(0, 5, b"k", 1, 10.0, "no")
-    partition.reported(0, PartitionReport(failed=[failure], blocked=behind), 100.0)
+    partition.slots.reported(0, PartitionReport(failed=[failure], blocked=behind), 100.0)
     for attempt in (2, 3):
         plan = plan_batch([partition], [0], 100.0 * attempt, LIMITS)
         assert plan is not None
@@ -175,11 +176,11 @@ def test_what_waits_behind_a_failing_record_is_not_read_with_each_try():
         work = plan.work[0][0]
         assert (work.blocked, work.ranges) == ({5: 0}, ((0, 0),))
         again = Failure(0, 5, b"k", attempt, 10.0, "no")
-        partition.reported(0, PartitionReport(failed=[again]), 100.0 * attempt)
-        assert (partition.pending, partition.held_back) == (1, 1_000)
+        partition.slots.reported(0, PartitionReport(failed=[again]), 100.0 * attempt)
+        assert (partition.supply.pending, partition.supply.held_back) == (1, 1_000)
     assert plan_batch([partition], [0], 500.0, LIMITS) is not None
-    partition.reported(0, PartitionReport(), 500.0)
-    assert partition.held_back == 0
+    partition.slots.reported(0, PartitionReport(), 500.0)
+    assert partition.supply.held_back == 0
     plan = plan_batch([partition], [0], 501.0, LIMITS)
     assert plan is not None
     assert plan.reads[0].first == 10_000
@@ -188,12 +189,12 @@ def test_what_waits_behind_a_failing_record_is_not_read_with_each_try():
 def test_what_waits_behind_a_deleted_record_is_not_lost():
     """Retention passes the record that a key waits for: the others of the key come next."""
     partition = a_partition(100, OffsetRanges([(0, 99)]))
-    partition.plan([0], 0.0, LIMITS)
+    partition.slots.plan([0], 0.0, LIMITS)
     report = PartitionReport(failed=[Failure(3, 5, b"k", 1, 1e9, "no")], blocked=[(4, 5), (70, 5)])
-    partition.reported(0, report, 0.0)
+    partition.slots.reported(0, report, 0.0)
     partition.log_start(50)
-    partition.amend(partition.holes())
-    assert 70 not in partition.done
+    partition.slots.amend(partition.supply.holes())
+    assert 70 not in partition.ledger.done
     plan = plan_batch([partition], [0], 1.0, LIMITS)
     assert plan is not None
     assert plan.wanted[0] == OffsetRanges([(70, 70)])
@@ -225,15 +226,15 @@ def test_what_is_in_flight_below_a_new_log_start_is_not_planned_again():
         assert plan.reads[0].first == 0
         partition.log_start(50)
         if is_lost:
-            partition.unknown(0)
+            partition.slots.unknown(0)
         else:
             failed = [Failure(20, 5, b"k", 1, math.inf, "no"), Failure(70, 6, b"l", 1, 0.0, "no")]
             done = pack_offsets(pa.array([10, 60], pa.int64()))
             blocked = [(21, 5), (61, 5)]
-            partition.reported(0, PartitionReport(done, 80, failed, blocked), 0.0)
-            assert partition.to_commit == OffsetRanges([(10, 10), (60, 60)])
-            assert partition.ranges == 1
-            assert not partition.parked
+            partition.slots.reported(0, PartitionReport(done, 80, failed, blocked), 0.0)
+            assert partition.ledger.to_commit == OffsetRanges([(10, 10), (60, 60)])
+            assert partition.ledger.ranges == 1
+            assert not partition.supply.parked
         plan = plan_batch([partition], [0], 1.0, LIMITS)
         assert plan is not None
         left = [(61, 61), (70, 70), (80, 99)]

@@ -15,7 +15,7 @@ from coopconsume import Options
 from coopconsume.filters import KeySet, RecordFilter
 from coopconsume.group.owned import Failed
 from coopconsume.kafka.librdkafka import consumer_config
-from coopconsume.runtime.plan import Limits, Partition, deal
+from coopconsume.runtime.plan import Limits, deal
 from coopconsume.runtime.plan.gain import Gain
 from coopconsume.runtime.realtime.mode import STALLED, RealTimeMode
 from coopconsume.runtime.realtime.run_job import finders_of_holes
@@ -31,6 +31,7 @@ from coopconsume.worker.report import (
     SlotStats,
     pack_offsets,
 )
+from tests.partitions import make_partition
 
 TP = ("t", 3)
 HALVES = [((r.first, r.last),) for r in KeyRange().split(2)]
@@ -198,11 +199,11 @@ def test_a_slots_consumer_reads_as_the_options_say_and_commits_nothing():
 
 def partition(end=100, **more):
     """A partition of two slots that has not been read yet."""
-    made = Partition(
+    made = make_partition(
         0, *TP, stable=0, committed=OffsetRanges(),
         slots=deal((KeyRange(),), 2, 0, "key"), ordering="key", whole=True, **more,
     )  # fmt: skip
-    made.end = end
+    made.ledger.end = end
     return made
 
 
@@ -230,10 +231,10 @@ def test_batches_catch_up_before_a_run():
     assert why_not([partition()], 0.0) == ""
     assert "records left" in why_not([partition(101)], 0.0)
     one = partition()
-    planned = one.plan((0, 1), 0.0, Limits(100, 10))
+    planned = one.slots.plan((0, 1), 0.0, Limits(100, 10))
     assert "batch" in why_not([one], 0.0)
     for slot in planned:
-        one.reported(slot, PartitionReport(done=pack_offsets(_array(*range(100)))), 0.0)
+        one.slots.reported(slot, PartitionReport(done=pack_offsets(_array(*range(100)))), 0.0)
     assert why_not([one], 0.0) == ""
     gap = partition()
     gap.cursors[0].todo = OffsetRanges([(3, 4)])
@@ -266,7 +267,7 @@ def test_a_failed_record_lets_a_run_begin_until_it_is_due():
     assert why_not([one], 0.0) == ""
     assert "tried again" in why_not([one], 9.5)
     (slot,) = [slot for slot, share in one.cursors.items() if share.waiting]
-    work = one.read_by(slot)
+    work = one.slots.read_by(slot)
     assert work is not None
     assert work.blocked == {key_hash(b"a"): 0}
     assert MODE.why_end([one], (slot,), {}, 9.0) == {}
@@ -277,7 +278,7 @@ def live(**more):
     """The same partition, read by both slots."""
     one = partition(**more)
     for slot in one.cursors:
-        one.read_by(slot)
+        one.slots.read_by(slot)
     return one
 
 
@@ -289,35 +290,35 @@ def read(*offsets, position, **more):
 def test_a_slot_that_reads_on_extends_what_is_in_flight():
     """What it has read is in flight until it is done; what lies between is a hole."""
     one = live(end=0)
-    one.progressed(0, read(2, 5, position=7), 0.0)
-    one.progressed(1, read(0, 4, position=6), 0.0)
-    assert (one.end, one.position) == (7, 6)
+    one.slots.progressed(0, read(2, 5, position=7), 0.0)
+    one.slots.progressed(1, read(0, 4, position=6), 0.0)
+    assert (one.ledger.end, one.supply.position) == (7, 6)
     assert one.cursors[0].dispatched == OffsetRanges([(2, 2), (5, 5)])
-    one.progressed(1, read(position=7, done=pack_offsets(_array(0, 4))), 0.0)
-    assert one.holes() == OffsetRanges([(1, 1), (3, 3), (6, 6)])
-    one.amend(one.holes())
-    one.progressed(0, PartitionReport(done=pack_offsets(_array(2, 5))), 0.0)
-    assert one.first_open() == 7
+    one.slots.progressed(1, read(position=7, done=pack_offsets(_array(0, 4))), 0.0)
+    assert one.supply.holes() == OffsetRanges([(1, 1), (3, 3), (6, 6)])
+    one.slots.amend(one.supply.holes())
+    one.slots.progressed(0, PartitionReport(done=pack_offsets(_array(2, 5))), 0.0)
+    assert one.ledger.first_open() == 7
     assert not one.cursors[0].todo
 
 
 def test_what_a_lost_slot_had_read_is_to_do_again_and_the_rest_is_new():
     """From the position of its last report on, nothing is known."""
     one = live(end=0)
-    one.progressed(0, read(2, 5, position=7, done=pack_offsets(_array(2))), 0.0)
-    one.unknown(0)
+    one.slots.progressed(0, read(2, 5, position=7, done=pack_offsets(_array(2))), 0.0)
+    one.slots.unknown(0)
     share = one.cursors[0]
     assert (share.todo, share.position) == (OffsetRanges([(5, 5)]), 7)
     assert not share.is_real_time
-    one.progressed(0, read(8, position=9), 0.0)  # Too late: another slot may have it.
+    one.slots.progressed(0, read(8, position=9), 0.0)  # Too late: another slot may have it.
     assert share.position == 7
 
 
 def test_what_a_slot_left_is_to_do_again():
     """From the first record that it did not start."""
     one = live(end=0)
-    one.progressed(0, read(2, 5, position=7), 0.0)
-    one.reported(0, read(8, 9, position=12, done=pack_offsets(_array(2, 8)), resume=5), 0.0)
+    one.slots.progressed(0, read(2, 5, position=7), 0.0)
+    one.slots.reported(0, read(8, 9, position=12, done=pack_offsets(_array(2, 8)), resume=5), 0.0)
     share = one.cursors[0]
     assert (share.todo, share.position, share.dispatched) == (
         OffsetRanges([(5, 5), (9, 9)]), 12, None
@@ -328,8 +329,8 @@ def test_records_behind_a_failed_one_count_for_the_limit():
     """They are named while the slot works, so that a limit sees them."""
     one = live(end=0)
     hashed = key_hash(b"a")
-    one.progressed(0, read(2, 5, position=7, failed=[failed(2)], blocked=[(5, hashed)]), 0.0)
-    assert (one.pending, one.held_back) == (1, 2)
+    one.slots.progressed(0, read(2, 5, position=7, failed=[failed(2)], blocked=[(5, hashed)]), 0.0)
+    assert (one.supply.pending, one.supply.held_back) == (1, 2)
     assert one.cursors[0].dispatched == OffsetRanges()
     assert "wait" in why_end([one], {}, 0.0)
 
@@ -337,19 +338,19 @@ def test_records_behind_a_failed_one_count_for_the_limit():
 def test_a_slot_reads_no_more_of_a_partition_with_80_percent_of_its_ranges():
     """Batches go on with its gaps, and it reads again once fewer ranges are left."""
     one = live(end=0, max_ranges=10)
-    one.progressed(0, read(*range(15), position=15), 0.0)
-    one.progressed(1, read(position=15), 0.0)
-    one.progressed(0, PartitionReport(done=pack_offsets(_array(*range(1, 14, 2)))), 0.0)
+    one.slots.progressed(0, read(*range(15), position=15), 0.0)
+    one.slots.progressed(1, read(position=15), 0.0)
+    one.slots.progressed(0, PartitionReport(done=pack_offsets(_array(*range(1, 14, 2)))), 0.0)
     assert why_end([one], {}, 0.0) == ""
-    one.progressed(0, PartitionReport(done=pack_offsets(_array(14))), 0.0)
-    assert one.ranges == 7
-    one.progressed(0, read(16, position=17, done=pack_offsets(_array(16))), 0.0)
-    assert one.ranges == 8
+    one.slots.progressed(0, PartitionReport(done=pack_offsets(_array(14))), 0.0)
+    assert one.ledger.ranges == 7
+    one.slots.progressed(0, read(16, position=17, done=pack_offsets(_array(16))), 0.0)
+    assert one.ledger.ranges == 8
     assert set(MODE.why_end([one], (0, 1), {}, 0.0)) == {0, 1}
     assert why_end([one], {}, 0.0) == "t-3 is at its limit of ranges, maxNumRanges"
     assert why_not([one], 0.0) == "t-3 is at its limit of ranges, maxNumRanges"
-    assert 16 in one.to_commit, "what it has read and done is committed"
-    one.progressed(0, PartitionReport(done=pack_offsets(_array(2))), 0.0)
+    assert 16 in one.ledger.to_commit, "what it has read and done is committed"
+    one.slots.progressed(0, PartitionReport(done=pack_offsets(_array(2))), 0.0)
     assert why_end([one], {}, 0.0) == ""
 
 
@@ -358,29 +359,29 @@ def test_a_slot_that_does_not_read_ends_the_run():
     one, seen = live(end=5), {}
     assert why_end([one], seen, 0.0) == ""
     assert why_end([one], seen, STALLED) == ""
-    one.progressed(0, read(position=5), 0.0)
+    one.slots.progressed(0, read(position=5), 0.0)
     assert why_end([one], seen, STALLED + 1) == "slot 1 does not read t-3"
-    one.progressed(1, read(position=5), 0.0)
+    one.slots.progressed(1, read(position=5), 0.0)
     assert why_end([one], seen, 3 * STALLED) == ""
 
 
 def test_slots_begin_and_end_by_themselves():
     """What one of them has left, or cannot do, is nothing to the others."""
     one = live(end=0)
-    one.unknown(1)
-    one.end = 101
-    one.progressed(0, read(3, position=101), 0.0)
-    one.progressed(0, PartitionReport(done=pack_offsets(_array(3))), 0.0)
+    one.slots.unknown(1)
+    one.ledger.end = 101
+    one.slots.progressed(0, read(3, position=101), 0.0)
+    one.slots.progressed(0, PartitionReport(done=pack_offsets(_array(3))), 0.0)
     assert MODE.why_end([one], (0,), {}, 0.0) == {}
     assert "more than 100 records left" in MODE.why_not([one], 1, 0.0)
-    planned = one.plan((1,), 0.0, Limits(200, 10))
+    planned = one.slots.plan((1,), 0.0, Limits(200, 10))
     assert set(planned) == {1}
     assert "in a batch" in RealTimeMode(2).why_not([one], 1, 0.0)
     key = next(k for k in (b"a", b"b", b"c", b"d") if one.cursors[1].has(key_hash(k)))
     done = pack_offsets(_array(4, 5))
-    one.reported(1, PartitionReport(done=done, failed=[failed(6, key)]), 0.0)
+    one.slots.reported(1, PartitionReport(done=done, failed=[failed(6, key)]), 0.0)
     assert MODE.why_not([one], 1, 0.0) == ""
-    assert one.read_by(1) is not None
+    assert one.slots.read_by(1) is not None
     assert MODE.why_end([one], (0, 1), {}, 9.0) == {}
     assert list(MODE.why_end([one], (0, 1), {}, 10.0)) == [1]
 
@@ -388,9 +389,9 @@ def test_slots_begin_and_end_by_themselves():
 def test_a_slot_begins_with_few_ranges_above_its_position():
     """While it was lost, others went on: it gets what is done there."""
     one = live(end=0)
-    one.unknown(1)
-    one.progressed(0, read(*range(0, 30_000, 2), position=30_000), 0.0)
-    one.progressed(0, PartitionReport(done=pack_offsets(_array(*range(0, 30_000, 2)))), 0.0)
+    one.slots.unknown(1)
+    one.slots.progressed(0, read(*range(0, 30_000, 2), position=30_000), 0.0)
+    one.slots.progressed(0, PartitionReport(done=pack_offsets(_array(*range(0, 30_000, 2)))), 0.0)
     mode = RealTimeMode(max_pending=2, small_lag=30_000)
     one.cursors[1].position = 11_000
     assert "too many ranges" not in mode.why_not([one], 1, 0.0)
@@ -402,21 +403,21 @@ def test_a_quiet_partition_of_a_run_is_passed_over():
     """Until its slots read on."""
     one = live(end=0)
     for slot in one.cursors:
-        one.progressed(slot, read(position=0), 0.0)
+        one.slots.progressed(slot, read(position=0), 0.0)
     one.update_quiet(0.0)
-    assert one.is_quiet
-    one.progressed(0, read(0, position=1), 0.0)
-    assert not one.is_quiet
+    assert one.ledger.is_quiet
+    one.slots.progressed(0, read(0, position=1), 0.0)
+    assert not one.ledger.is_quiet
     one.update_quiet(0.0)
-    assert not one.is_quiet
+    assert not one.ledger.is_quiet
 
 
 def test_holes_of_a_shared_partition_come_from_the_owner_of_hash_0():
     """Others cannot know them: they do not see the others' records as done."""
     one = live(end=0)
-    one.whole = False
-    one.progressed(0, replace(read(2, position=7), holes=[(0, 1), (4, 4)]), 0.0)
-    assert one.holes_to_commit == OffsetRanges([(0, 1), (4, 4)])
+    one.ledger.is_whole = False
+    one.slots.progressed(0, replace(read(2, position=7), holes=[(0, 1), (4, 4)]), 0.0)
+    assert one.ledger.holes_to_commit == OffsetRanges([(0, 1), (4, 4)])
 
 
 LEAVES = key_hash(b"a")
@@ -427,20 +428,22 @@ def test_what_a_slot_has_read_of_keys_that_are_given_up_is_forgotten():
     one = live(end=0)
     (slot,) = (slot for slot, share in one.cursors.items() if share.has(LEAVES))
     other = 1 - slot
-    one.progressed(slot, read(2, 5, 6, position=8), 0.0)
-    one.progressed(other, read(4, position=8, done=pack_offsets(_array(4))), 0.0)
-    one.progressed(slot, PartitionReport(failed=[failed(2, delay=0.0)]), 0.0)
+    one.slots.progressed(slot, read(2, 5, 6, position=8), 0.0)
+    one.slots.progressed(other, read(4, position=8, done=pack_offsets(_array(4))), 0.0)
+    one.slots.progressed(slot, PartitionReport(failed=[failed(2, delay=0.0)]), 0.0)
     one.leave([KeyRange(LEAVES, LEAVES)])
-    one.progressed(slot, PartitionReport(blocked=[(5, LEAVES)]), 1.0)
+    one.slots.progressed(slot, PartitionReport(blocked=[(5, LEAVES)]), 1.0)
     assert one.cursors[slot].dispatched == one.cursors[slot].todo == OffsetRanges([(6, 6)])
-    assert not one.holes()
+    assert not one.supply.holes()
     assert why_end([one], {}, 1.0) == ""
     one.dealer.withheld(slot, {})
     assert not one.dealer.leaves(1.0)
     one.has_left(1.0)
-    one.progressed(slot, PartitionReport(done=pack_offsets(_array(6)), blocked=[(7, LEAVES)]), 1.0)
+    one.slots.progressed(
+        slot, PartitionReport(done=pack_offsets(_array(6)), blocked=[(7, LEAVES)]), 1.0
+    )
     assert one.cursors[slot].dispatched == one.cursors[slot].todo == OffsetRanges()
-    assert not one.holes()
+    assert not one.supply.holes()
     assert why_end([one], {}, 1.0) == ""
 
 
@@ -450,9 +453,9 @@ def test_a_slot_without_key_ranges_of_a_partition_does_not_end_the_run():
     first, second = (share.ranges for share in one.cursors.values())
     one.leave(second)
     one.has_left(0.0)
-    one.progressed(0, read(position=5), 0.0)
+    one.slots.progressed(0, read(position=5), 0.0)
     assert why_end([one], seen, 0.0) == why_end([one], seen, STALLED + 1) == ""
-    assert (one.read_by(1), one.cursors[0].ranges) == (None, first)
+    assert (one.slots.read_by(1), one.cursors[0].ranges) == (None, first)
 
 
 def test_key_ranges_that_come_end_the_run_once_they_may_start():
@@ -477,9 +480,9 @@ def test_the_slot_with_hash_0_reports_holes_until_it_ends_or_gives_it_up():
     one = live(end=0)
     assert finders_of_holes([one], (0, 1)) == {0: {0}}
     assert one.real_time_from == 0
-    one.progressed(0, replace(read(2, position=7), holes=[(0, 1)]), 0.0)
-    assert one.holes_to_commit == OffsetRanges([(0, 1)])
-    one.reported(0, read(position=7, done=pack_offsets(_array(2))), 0.0)
+    one.slots.progressed(0, replace(read(2, position=7), holes=[(0, 1)]), 0.0)
+    assert one.ledger.holes_to_commit == OffsetRanges([(0, 1)])
+    one.slots.reported(0, read(position=7, done=pack_offsets(_array(2))), 0.0)
     assert one.real_time_from is None
     gone = live(end=0)
     finders_of_holes([gone], (0, 1))

@@ -13,19 +13,20 @@ from commits import OffsetRanges
 from coopconsume.runtime.plan import BatchPlan, Limits, Partition, plan_batch
 from coopconsume.runtime.plan.turns import FEWEST, LONG, MOST
 from coopconsume.worker.report import PartitionReport, pack_offsets
+from tests.partitions import make_partition
 
 
 def _partitions(count: int, records: int, slots: int = 1) -> list[Partition]:
     ranges = KeyRange().split(slots)
     partitions = [
-        Partition(
+        make_partition(
             n, "t", n, stable=0, committed=OffsetRanges(), ordering="key", whole=True,
             slots=[(slot, (piece,)) for slot, piece in enumerate(ranges)],
         )
         for n in range(count)
     ]  # fmt: skip
     for partition in partitions:
-        partition.end = records
+        partition.ledger.end = records
     return partitions
 
 
@@ -39,7 +40,7 @@ def _run(partitions: list[Partition], limits: Limits) -> list[BatchPlan]:
         plans.append(plan)
         for index, wanted in plan.wanted.items():
             done = pack_offsets(pa.array(wanted.offsets()))
-            partitions[index].reported(0, PartitionReport(done), float(now))
+            partitions[index].slots.reported(0, PartitionReport(done), float(now))
     raise AssertionError
 
 
@@ -52,7 +53,7 @@ def test_a_batch_of_a_wide_topic_reads_some_partitions_in_turn(count: int, recor
     assert len(plans) == -(-count // MOST)
     read = Counter(index for plan in plans for index in plan.wanted)
     assert read == dict.fromkeys(range(count), 1)
-    assert all(one.first_open() == records for one in partitions)
+    assert all(one.ledger.first_open() == records for one in partitions)
 
 
 def test_turns_are_fair_where_new_records_come_all_the_time() -> None:
@@ -65,10 +66,10 @@ def test_turns_are_fair_where_new_records_come_all_the_time() -> None:
         assert now - min(last_turn.values()) <= 300 // FEWEST + 1
         for index, wanted in plan.wanted.items():
             last_turn[index] = now
-            partitions[index].reported(
+            partitions[index].slots.reported(
                 0, PartitionReport(pack_offsets(pa.array(wanted.offsets()))), 0.0
             )
-            partitions[index].end += 10
+            partitions[index].ledger.end += 10
 
 
 def test_where_much_is_left_each_read_is_long() -> None:

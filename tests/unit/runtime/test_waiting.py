@@ -32,6 +32,7 @@ from coopconsume.runtime.status.waiting import (
     waiting_for,
 )
 from coopconsume.worker.report import Failure, PartitionReport, pack_offsets
+from tests.partitions import make_partition
 
 #: Nothing asks Spark once a slot has started.
 NO_SPARK: Any = None
@@ -39,17 +40,17 @@ NO_SPARK: Any = None
 
 def partition(end=10, *, max_ranges=1_000, delay=None, doubt=0.0) -> Partition:
     """Offsets up to an end; with a delay, offset 0 has failed and the rest is done."""
-    found = Partition(
+    found = make_partition(
         0, "orders", 0, stable=0, committed=OffsetRanges(), slots=[(0, (KeyRange(),))],
         ordering="key", whole=True, max_ranges=max_ranges,
     )  # fmt: skip
-    found.end = end
+    found.ledger.end = end
     if delay is not None:
         share = found.cursors[0]
         share.dispatched, share.next_position = OffsetRanges([(0, end - 1)]), end
         failed = Failure(0, 7, b"k", 2, delay, "no luck")
         done = pack_offsets(pa.array(range(1, end), pa.int64()))
-        found.reported(0, PartitionReport(done, None, [failed]), 0.0)
+        found.slots.reported(0, PartitionReport(done, None, [failed]), 0.0)
     if doubt:
         found.mark_in_doubt(KeyRange(), doubt)
     return found
@@ -105,15 +106,15 @@ def test_a_parked_record_at_the_limit_says_that_nothing_more_is_read():
     """The sentence has the option and the record; where nothing is left to read, only that."""
     one = partition(max_ranges=1, delay=math.inf)
     assert waiting_for(JobFacts(partitions=[one]), 0.0).reason == "decision"
-    one.end = 20
-    one.plan([0], 0.0, Limits(1000, 1000))
+    one.ledger.end = 20
+    one.slots.plan([0], 0.0, Limits(1000, 1000))
     found = waiting_for(JobFacts(partitions=[one]), 0.0)
     assert found.reason == "limit"
     assert "maxNumRanges is 1: nothing new is read until gaps are done" in found.message
     assert "offset 0, which is parked until an operator replays or discards it" in found.message
     one.discard(0, 1.0)
-    one.commit_answered(one.to_commit, 10, OffsetRanges())
-    assert one.plan([0], 1.0, Limits(1000, 1000)) == {0: OffsetRanges([(10, 19)])}
+    one.commit_answered(one.ledger.to_commit, 10, OffsetRanges())
+    assert one.slots.plan([0], 1.0, Limits(1000, 1000)) == {0: OffsetRanges([(10, 19)])}
 
 
 def test_a_batch_that_has_just_begun_is_no_trouble_with_spark():
@@ -277,9 +278,9 @@ def test_an_idle_real_time_run_waits_for_new_records():
     found = partition(5)
     run = run_of(found)
     assert (found.is_drained, reasons(run, 60.0)[0]) == (False, "nextBatch")
-    found.progressed(0, read_by_slot(done=(0, 1, 2, 3, 4)), 1.0)
+    found.slots.progressed(0, read_by_slot(done=(0, 1, 2, 3, 4)), 1.0)
     assert (found.is_drained, reasons(run, 60.0)) == (True, ("newRecords", 0.0))
-    found.end = 6
+    found.ledger.end = 6
     assert not found.is_drained
 
 
@@ -288,26 +289,30 @@ def test_a_record_that_its_slot_tries_again_waits_as_in_batches():
     found = partition(5)
     run = run_of(found)
     failed = Failure(0, 7, b"k", 2, 9.0, "no luck")
-    found.progressed(0, read_by_slot(failed, done=(1, 2)), 1.0)
+    found.slots.progressed(0, read_by_slot(failed, done=(1, 2)), 1.0)
     blocker = found.blocker(4.0)
     assert blocker is not None
     assert (blocker["state"], blocker["slot"], blocker["dueInSeconds"]) == ("failed", 0, 6.0)
-    assert found.pending == 1
+    assert found.supply.pending == 1
     assert reasons(run, 4.0) == ("retry", 0.0)
     assert not found.is_drained
     assert reasons(run, 14.0) == ("handlers", 14.0)
     blocker = found.blocker(14.0)
     assert blocker is not None
-    assert (blocker["state"], blocker["dueInSeconds"], found.pending) == ("in flight", None, 1)
-    found.progressed(0, PartitionReport(pack_offsets(pa.array([0], pa.int64()))), 15.0)
-    assert found.pending == 0
+    assert (blocker["state"], blocker["dueInSeconds"], found.supply.pending) == (
+        "in flight",
+        None,
+        1,
+    )
+    found.slots.progressed(0, PartitionReport(pack_offsets(pa.array([0], pa.int64()))), 15.0)
+    assert found.supply.pending == 0
 
 
 def test_a_slot_with_a_retry_and_a_long_call_waits_for_the_call():
     """Another record of the slot is what holds it up."""
     found = partition(5)
     run = run_of(found)
-    found.progressed(0, read_by_slot(Failure(0, 7, b"k", 2, 9.0, "no luck")), 1.0)
+    found.slots.progressed(0, read_by_slot(Failure(0, 7, b"k", 2, 9.0, "no luck")), 1.0)
     run.calls[0] = 0, 3, 2.0
     assert reasons(run, 4.0)[0] == "handlers"
 
@@ -318,5 +323,5 @@ def test_a_record_that_waits_for_a_batch_beside_a_real_time_run_has_its_time():
     run = run_of(found)
     report = read_by_slot(done=(1, 2, 3, 4))
     report.failed = [Failure(0, 7, b"k", 2, 9.0, "no luck")]
-    found.progressed(0, report, 1.0)
+    found.slots.progressed(0, report, 1.0)
     assert reasons(run, 4.0) == ("retry", 0.0)

@@ -10,8 +10,9 @@ import pytest
 from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume import Options
-from coopconsume.runtime.plan import Limits, Partition, plan_batch
+from coopconsume.runtime.plan import Limits, plan_batch
 from coopconsume.runtime.plan.window import FIRST_WINDOW, Window
+from tests.partitions import make_partition
 
 OPTIONS = Options.parse(
     {
@@ -68,7 +69,7 @@ def test_a_plan_knows_its_part_of_what_is_read() -> None:
     """Over partitions, by how much of each is read."""
     whole, quarter = KeyRange().split(2), KeyRange().split(4)[:1]
     partitions = [
-        Partition(
+        make_partition(
             number, "t", number, stable=0, committed=OffsetRanges(), ordering="key",
             slots=[(slot, (key_range,)) for slot, key_range in enumerate(ranges)],
             whole=number == 0,
@@ -76,7 +77,7 @@ def test_a_plan_knows_its_part_of_what_is_read() -> None:
         for number, ranges in enumerate([whole, quarter])
     ]  # fmt: skip
     for partition, end in zip(partitions, (300, 100), strict=True):
-        partition.end = end
+        partition.ledger.end = end
     plan = plan_batch(partitions, [0, 1], 0.0, Limits(10**6, 10**6))
     assert plan is not None
     assert plan.span == 400

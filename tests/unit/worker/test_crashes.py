@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume.record import RetryPolicy
-from coopconsume.runtime.plan import Partition, deal
+from coopconsume.runtime.plan import deal
 from coopconsume.runtime.settle.crashes import Crashes
 from coopconsume.runtime.settle.poison_bisect import PoisonBisect
 from coopconsume.worker.crash_journal import CrashJournal, read_journal
@@ -30,6 +30,7 @@ from coopconsume.worker.left_report import DAMAGED, remove_old_reports, take_lef
 from coopconsume.worker.outcome import TaskOutcome
 from coopconsume.worker.report import PartitionWork
 from coopconsume.worker.time_box import OUTLIVED, TimeBox
+from tests.partitions import make_partition
 from tests.unit.worker.slot_harness import PATIENCE, WAYS, done, in_way, prepared, run
 
 
@@ -469,7 +470,7 @@ def test_one_crash_alone_changes_nothing():
 def two_partitions():
     """Two whole partitions of two slots."""
     return [
-        Partition(
+        make_partition(
             part, "t", part, stable=0, committed=OffsetRanges(),
             slots=deal((KeyRange(),), 2, part, "key"), ordering="key", whole=True,
         )
@@ -507,9 +508,9 @@ def test_what_was_done_or_deleted_elsewhere_is_not_suspected_any_more():
     crashes, partitions = Crashes(None), two_partitions()
     for _ in range(2):
         crashes.crashed(partitions, 1, {0: OffsetRanges([(0, 9)])}, None)
-    partitions[0].amend(OffsetRanges([(0, 6)]))
+    partitions[0].slots.amend(OffsetRanges([(0, 6)]))
     crashes.drop_settled(partitions)
     assert crashes.confine(partitions, (0, 1)) == {1: {0: OffsetRanges([(7, 7)])}}
-    partitions[0].amend(OffsetRanges([(7, 9)]))
+    partitions[0].slots.amend(OffsetRanges([(7, 9)]))
     crashes.drop_settled(partitions)
     assert not crashes.concern(1)

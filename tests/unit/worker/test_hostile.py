@@ -20,9 +20,10 @@ import coopconsume.worker
 from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume.record import RetryPolicy
-from coopconsume.runtime.plan import Limits, Partition, plan_batch
+from coopconsume.runtime.plan import Limits, plan_batch
 from coopconsume.runtime.settle.crashes import AtWork, Crashes
 from coopconsume.worker.frame_runner import FrameHandler
+from tests.partitions import make_partition
 from tests.unit.worker.hostile import ATTEMPTS, HOSTILE, LIMIT, RUNNERS, Attack
 from tests.unit.worker.slot_harness import prepared
 
@@ -43,11 +44,11 @@ class Driver:
     """
 
     def __init__(self, handler, concurrency, policy):
-        self.partition = Partition(
+        self.partition = make_partition(
             0, "t", 10, stable=0, committed=OffsetRanges(), slots=[(3, (KeyRange(),))],
             ordering="key", whole=True,
         )  # fmt: skip
-        self.partition.end = COUNT
+        self.partition.ledger.end = COUNT
         self.dead, self.ended, self.errors = [], 0, []
         self._handler, self._concurrency, self._policy = handler, concurrency, policy
         self._crashes = Crashes(policy.max_attempts)
@@ -79,7 +80,7 @@ class Driver:
             self.errors.append(report.end.error)
         if report.end.crashed:
             self._crashes.crashed([partition], slot, given, AtWork.of(report.end, [0]))
-        partition.reported(slot, report.partitions[0], 0.0)
+        partition.slots.reported(slot, report.partitions[0], 0.0)
         if not report.end.crashed and self._crashes.concern(slot):
             self._crashes.passed([partition], slot, given)
         self.dead += report.dead
@@ -150,7 +151,10 @@ def test_a_hostile_handler_costs_what_the_table_says(name, kind, tmp_path, monke
     limit = LIMIT if hostile.by_time or kind == "coroutines" else None
     driver = Driver(handler, concurrency, replace(POLICY, timeout=limit))
     driver.run()
-    assert list(driver.partition.done) == [(0, COUNT - 1)] or driver.partition.stable == COUNT
+    assert (
+        list(driver.partition.ledger.done) == [(0, COUNT - 1)]
+        or driver.partition.ledger.stable == COUNT
+    )
 
     calls = attack.calls
     of = {o: [attempt for at, attempt, _ in calls if at == o] for o in range(COUNT)}
