@@ -1,18 +1,27 @@
-"""Writes the generated tables of the reference pages: ``python docs/generate.py``.
+"""Writes the generated parts of the reference pages: ``python docs/generate.py``.
 
-A table stands between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``. `BLOCKS` names the page of
-each table and the function that makes it. A unit test compares pages and code.
+A part stands between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->``. `BLOCKS` names the page of
+each part and the function that makes it. A unit test compares pages and code.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
+import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import api
+
 import coopconsume.errors
 from coopconsume.admin.views import SCHEMAS
+from coopconsume.cli import main as commands
 from coopconsume.cli.exit_codes import EXIT_CODES
 from coopconsume.errors import AssignorError, CommitStoreError, CoopConsumeError, FencedLogError
 from coopconsume.monitoring.numbers import (
@@ -114,6 +123,19 @@ def _type(kind: pa.DataType) -> str:
     return str(kind).replace("|", "\\|")
 
 
+def _commands(command: click.Command, parent: click.Context | None = None) -> list[str]:
+    """Returns the help of a command and of all commands below it, without the exit codes."""
+    context = click.Context(
+        command, parent, "coopconsume" if parent is None else command.name, terminal_width=100
+    )
+    text = command.get_help(context).partition("\n  Exit codes:")[0].rstrip()
+    lines = ["", f"## {context.command_path}", "", "```text", *text.splitlines(), "```"]
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            lines += _commands(command.commands[name], context)
+    return lines if parent else [*lines, ""]
+
+
 #: By name: the page below docs/, and the function that makes the lines of the table.
 BLOCKS: dict[str, tuple[str, Callable[[], list[str]]]] = {
     "options": ("reference/options.md", options),
@@ -127,6 +149,11 @@ BLOCKS: dict[str, tuple[str, Callable[[], list[str]]]] = {
     "view-partitions": ("reference/sql-views.md", lambda: _columns(SCHEMAS["partitions"])),
     "view-gaps": ("reference/sql-views.md", lambda: _columns(SCHEMAS["gaps"])),
     "view-chunks": ("reference/sql-views.md", lambda: _columns(SCHEMAS["chunks"])),
+    "commands": ("reference/cli.md", lambda: _commands(commands)),
+    **{
+        f"api-{page}": (f"reference/api/{page}.md", partial(api.reference, page))
+        for page in api.API
+    },
 }
 
 

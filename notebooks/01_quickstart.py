@@ -18,7 +18,7 @@
 # Many workers on one Kafka partition, in the order of each key, every record committed by itself.
 #
 # This notebook starts its own Kafka and its own Spark. It needs Java 17 and
-# `pip install 'coopconsume[spark,notebook]'`; the first run fetches Kafka's jars.
+# `pip install '.[spark,notebook]'`; the first run fetches Kafka's jars.
 
 # %%
 import json

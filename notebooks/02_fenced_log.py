@@ -18,7 +18,7 @@
 # A Kafka partition as a commit log: appends that know what they follow (KIP-27), owners that take
 # turns, and a leader whose state is in the log. All of it on unmodified Kafka, and without Spark.
 #
-# This notebook starts its own Kafka. It needs Java 17 and `pip install 'coopconsume[notebook]'`;
+# This notebook starts its own Kafka. It needs Java 17 and `pip install '.[notebook]'`;
 # the first run fetches Kafka's jars.
 
 # %%

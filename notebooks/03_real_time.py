@@ -20,7 +20,7 @@
 # commits stay the same. This notebook measures both, one after the other, with the same handler.
 #
 # It starts its own Kafka and its own Spark. It needs Java 17 and
-# `pip install 'coopconsume[spark,notebook]'`; the first run fetches Kafka's jars.
+# `pip install '.[spark,notebook]'`; the first run fetches Kafka's jars.
 
 # %%
 import tempfile
@@ -137,8 +137,8 @@ for name, found in {"batches": batches, "real time": real_time}.items():
 # %% [markdown]
 # ## When to use it
 #
-# A real-time slot keeps its core for the whole run, so leave one free for everything else. Each
-# slot reads whole partitions, also the records of other slots; batches read each record once.
+# A real-time slot keeps its core for the whole run, so leave one free for everything else. The
+# slots of a host read through one fetch server, each the records of its own keys.
 # `docs/how-to/real-time` has the details.
 
 # %%

@@ -20,7 +20,7 @@
 # right to the flight.
 #
 # This notebook starts its own Kafka and two Spark applications. It needs Java 17 and
-# `pip install 'coopconsume[spark,demo,notebook]'`; the first run fetches Kafka's jars.
+# `pip install '.[spark,demo,notebook]'`; the first run fetches Kafka's jars.
 
 # %%
 import inspect

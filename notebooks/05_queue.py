@@ -23,7 +23,7 @@
 # they share a partition by chunks.
 #
 # This notebook starts its own brokers and its own Spark. It needs Java 17 and
-# `pip install 'coopconsume[spark,notebook]'`; the first run fetches Kafka's jars.
+# `pip install '.[spark,notebook]'`; the first run fetches Kafka's jars.
 
 # %%
 import json
@@ -152,8 +152,9 @@ wait_for("end of the queue", lambda: is_done("tasks", []))
 end(workers)
 
 # %% [markdown]
-# Each point is a task. The slow worker takes fewer, so nobody waits for it. After the kill, the
-# tasks that the dead worker held wait for its hold to end; then the others do them, as attempt 2.
+# Each point is a task. The slow worker takes fewer, so nobody waits for it. The tasks that the dead
+# worker held at the kill wait for its hold to end; then the others do them, as attempt 2. They have
+# a circle. It may have held none: then there is no circle.
 
 
 # %%
@@ -165,12 +166,12 @@ def draw(path: Path, moment: float, label: str) -> None:
         mine = [task for task in found if task["worker"] == name]
         seconds = [task["at"] - first for task in mine]
         axes.scatter(seconds, [task["offset"] for task in mine], s=8, label=name)
-    again = [task for task in found if task["attempt"] > 1]
-    seconds = [task["at"] - first for task in again]
-    axes.scatter(
-        seconds, [task["offset"] for task in again], s=60, facecolors="none", edgecolors="black",
-        label="delivered again",
-    )  # fmt: skip
+    if again := [task for task in found if task["attempt"] > 1]:
+        seconds = [task["at"] - first for task in again]
+        axes.scatter(
+            seconds, [task["offset"] for task in again], s=60, facecolors="none",
+            edgecolors="black", label="delivered again",
+        )  # fmt: skip
     axes.axvline(moment - first, color="grey", linestyle="--")
     axes.text(moment - first, TASKS, f" {label}", va="top", color="grey")
     axes.set(xlabel="seconds", ylabel="offset")

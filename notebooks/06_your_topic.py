@@ -19,7 +19,7 @@
 # sets aside what it cannot handle. Change the next cell to your brokers and your topic. As it is,
 # it starts a broker with a sample topic.
 #
-# It needs `pip install 'coopconsume[spark,notebook,ui]'` and Java 17.
+# It needs `pip install '.[spark,notebook,ui]'` and Java 17.
 
 # %%
 import json

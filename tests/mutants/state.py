@@ -476,4 +476,12 @@ STATE = [
         "    if not state.is_changed:\n        return answer\n    answer = exhausted(answer)\n",
         (_TESTS + "test_a_handler_that_yields_its_rows_changes_the_state",),
     ),
+    Mutant(
+        "state-in-the-folder-of-the-worker",
+        "Slots find a state by a path that does not depend on the current folder.",
+        _LOG,
+        'self.path if "://" in self.path else str(Path(self.path).absolute())',
+        "self.path",
+        (_TESTS + "test_slots_get_the_whole_path_of_a_state",),
+    ),
 ]

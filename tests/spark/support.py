@@ -100,12 +100,12 @@ def pending_book(store: Any, group: str) -> dict[tuple[str, int], list[tuple[int
     return {tp: [(o, o) for o in held] for tp, held in store.pending(group).items()}
 
 
-def first_program(servers: str, group: str, topic: str, table: str) -> str:
-    """Returns the program of the README, with other options."""
+def readme_program(servers: str, group: str, topic: str, table: str) -> str:
+    """Returns the program of the README for a topic of the user, with other options."""
     readme = (Path(__file__).parents[2] / "README.md").read_text()
-    (program,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    _, program = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
     for shown, own in {
-        "localhost:9092": servers, "billing": group, "payments": topic, "/data/commits": table
+        "localhost:9092": servers, "billing": group, "payments": topic, "./commits": table
     }.items():  # fmt: skip
         assert shown in program
         program = program.replace(shown, own)

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from commits import CommitStore, PartitionCommits
 from coopconsume.demo.processes import kill_tree, process_tree
 from coopconsume.testing.local.jars import spark_jars
-from tests.spark.support import PATIENCE, first_program, until
+from tests.spark.support import PATIENCE, readme_program, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -214,14 +214,14 @@ def test_ctrl_c_once_and_twice(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_first_program_of_the_readme_without_a_traceback(
+def test_a_signal_ends_the_program_of_the_readme_without_a_traceback(
     kafka: LocalKafka, topic: TopicFactory, produce: Produce, folder: Path, number: signal.Signals
 ) -> None:
     """It commits what has run, and says nothing."""
     name = topic(1)
     produce(name, [(b"k", b"v")])
     table = str(folder / "commits")
-    program = first_program(kafka.bootstrap_servers, f"{name}-group", name, table)
+    program = readme_program(kafka.bootstrap_servers, f"{name}-group", name, table)
     (folder / "program.py").write_text(program)
     running = Running(folder, program=("program.py",))
     running.wait_for(folder / "commits" / "_delta_log")

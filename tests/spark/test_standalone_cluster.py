@@ -145,7 +145,7 @@ def test_a_killed_executor_costs_what_was_in_flight(kafka, topic, produce, tmp_p
     with standalone_cluster(tmp_path / "cluster", cores=2) as cluster:
         values = {
             "spark://HOST:7077": cluster.master,
-            "--packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0":
+            "--packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0":
                 f"--jars {','.join(map(str, spark_jars()))} {conf}",
             "coopconsume.zip,shop.py": "coopconsume.zip,shop.py,support.py",
             "BROKER:9092": kafka.bootstrap_servers,

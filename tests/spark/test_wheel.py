@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.spark.support import first_program
+from tests.pages import block
 
 if TYPE_CHECKING:
     from coopconsume.testing.local.broker import LocalKafka
@@ -27,13 +29,22 @@ HANDLER = "def on_order(record):\n    return {'n': int(record.value)}\n"
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel as a release has it."""
+    """The wheel as a release has it: made from the sdist, by the documented command."""
     folder = tmp_path_factory.mktemp("dist")
     subprocess.run(
-        [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)],
+        [sys.executable, "-m", "build", "--no-isolation", "--sdist", "--outdir", str(folder),
+         str(ROOT)],
         check=True, capture_output=True,
     )  # fmt: skip
-    (found,) = folder.glob("*.whl")
+    (sdist,) = folder.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    source = folder / sdist.name.removesuffix(".tar.gz")
+    # hatchling is here already.
+    isolated = os.environ | {"PIP_NO_BUILD_ISOLATION": "0"}
+    command = [sys.executable, "-m", *block("README.md", "pip wheel").split()]
+    subprocess.run(command, cwd=source, env=isolated, check=True, capture_output=True)
+    (found,) = (source / "dist").glob("*.whl")
     return found
 
 
@@ -97,26 +108,16 @@ def test_a_job_runs_from_the_wheel(
 
 
 @pytest.mark.slow
-def test_the_program_of_the_readme_runs_from_the_wheel(
-    python: Path, kafka: LocalKafka, topic: TopicFactory, produce: Produce, tmp_path: Path
-) -> None:
-    """Up to the end of its topic."""
-    name = topic(1)
-    produce(name, [(b"k%d" % (n % 7), b"%d" % n) for n in range(50)])
-    program = first_program(
-        kafka.bootstrap_servers, f"{name}-group", name, str(tmp_path / "commits")
-    )
-    shown = "concurrency=8).start()"
-    assert shown in program
-    program = program.replace(shown, "concurrency=8).trigger(availableNow=True).start()")
+def test_the_first_program_of_the_readme_prints_what_it_says(python: Path, tmp_path: Path) -> None:
+    """With a broker of its own, and nothing but the wheel."""
+    program = block("README.md", "from coopconsume.testing")
     (tmp_path / "program.py").write_text(program)
     run = subprocess.run(
         [python, "program.py"], cwd=tmp_path, check=False, capture_output=True, text=True
     )
     assert run.returncode == 0, run.stderr[-3000:]
-    # Handlers print side by side, so only the pieces of their lines stay whole.
-    assert run.stderr.count("b'k") == 50
-    assert stable_offsets(python, kafka, f"{name}-group", tmp_path) == [50]
+    assert f"It prints `{run.stdout.rstrip()}`." in (ROOT / "README.md").read_text("utf-8")
+    assert list(tmp_path.iterdir()) == [tmp_path / "program.py"]
 
 
 @pytest.mark.parametrize(

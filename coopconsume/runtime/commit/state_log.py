@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow.compute as pc
@@ -263,7 +264,8 @@ class StateLog:
         """
         with self._lock:
             return StateSpec(
-                path=self.path,
+                # Workers have another current folder than the program.
+                path=self.path if "://" in self.path else str(Path(self.path).absolute()),
                 folder=os.environ.get(FOLDER, ""),
                 schema=self.schema,
                 topic_ids=self._topic_ids,

@@ -676,6 +676,15 @@ def seen(log, folder):
     return value
 
 
+def test_slots_get_the_whole_path_of_a_state(tmp_path, monkeypatch):
+    """Their workers have another current folder than the program; a URI is left as it is."""
+    monkeypatch.chdir(tmp_path)
+    uri = (tmp_path / "others").as_uri()
+    for given, whole in (("./totals", str(tmp_path / "totals")), (uri, uri)):
+        log = StateLog(given, LONG)
+        assert (log.path, log.spec({}).path) == (given, whole)
+
+
 def test_a_change_that_comes_late_never_counts(tmp_path):
     """Of a thread or a process whose epoch is over, also if it lands after the next has begun."""
     log, first = StateLog(str(tmp_path / "state"), LONG), Epoch()
