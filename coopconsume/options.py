@@ -244,6 +244,11 @@ class Options:
         0, whole(0, 65_535),
         "Port of the live page that `query.ui_url` starts at localhost; 0: any.",
     )  # fmt: skip
+    show_waiting: bool = _option(
+        True, FLAG,
+        "Write what a job waits for to standard error, in one line, if it still does ten seconds "
+        "later; `coopconsume run` has a status line instead.",
+    )  # fmt: skip
     max_pending: int = _option(
         100_000, whole(1),
         "Pending records of a partition, and records that wait behind them, at which no new "

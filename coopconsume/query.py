@@ -13,6 +13,7 @@ from coopconsume.admin.tables import Table
 from coopconsume.errors import InvalidOption
 from coopconsume.interrupts import interruptible
 from coopconsume.monitoring.listener import Progress, QueryListener
+from coopconsume.monitoring.waiting_lines import WaitingLines
 from coopconsume.option_values import seconds_of
 from coopconsume.runtime.checks import check_handler, check_settings, check_tables
 from coopconsume.runtime.job_spec import JobSpec
@@ -378,7 +379,8 @@ class CooperativeForeach:
         }  # fmt: skip
         if job_spec.real_time is not None:
             check_settings_of_real_time(consumer.spark, membership.options, job_spec, slots)
-        meter = Meter(identity, slots, self._listeners)
+        shown = [WaitingLines(group)] if membership.options.show_waiting else []
+        meter = Meter(identity, slots, [*shown, *self._listeners])
         job = Job(consumer.spark, membership, job_spec, slots, meter)
         if job_spec.real_time is not None:
             job.check_workers()

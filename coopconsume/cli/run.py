@@ -201,7 +201,7 @@ def run(
                 return OK
             stack.callback(stop_session, session)
         stopper = stack.enter_context(_Stopper(screen))
-        with CooperativeConsumer(options, session) as consumer:
+        with CooperativeConsumer({**options, "showWaiting": "false"}, session) as consumer:
             job = consumer.foreach(handler, **vars(settings))
             if name is not None:
                 job = job.queryName(name)

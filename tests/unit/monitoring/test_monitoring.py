@@ -25,10 +25,12 @@ from coopconsume.monitoring import (
     PrometheusListener,
     QueryListener,
 )
+from coopconsume.monitoring.waiting_lines import WaitingLines
 from coopconsume.runtime.events import CommitAnswered
 from coopconsume.runtime.plan import BatchPlan, Partition
 from coopconsume.runtime.status import progress as progress_module
 from coopconsume.runtime.status.progress import Meter
+from coopconsume.runtime.status.waiting import WaitingFor
 from coopconsume.worker.report import (
     Failure,
     PartitionReport,
@@ -107,6 +109,26 @@ def run(listeners) -> Meter:
     meter.committed(CommitAnswered(three, {}, (0.25, 0.5), answered_at=3.0))
     meter.progressed(2, (0.25, 0.5), [partition()])
     return meter
+
+
+def test_a_program_says_once_what_it_waits_for(capsys, monkeypatch):
+    """Not at once, and not again for the same reason until it has said another one."""
+    monkeypatch.setattr(progress_module, "_IDLE_EVERY", 0.0)
+    meter = Meter(IDENTITY, 1, [WaitingLines("shop")])
+
+    def written(found):
+        meter.waits(found, [])
+        at_once = capsys.readouterr().err
+        meter.idle([])
+        meter.idle([])
+        return at_once, capsys.readouterr().err
+
+    records = WaitingFor("newRecords", "waiting for new records")
+    retry = WaitingFor("retry", "waiting for the next retry")
+    assert written(records) == ("", "coopconsume, group shop: waiting for new records\n")
+    assert written(None) == ("", "")
+    assert written(records) == ("", "")
+    assert written(retry) == ("", "coopconsume, group shop: waiting for the next retry\n")
 
 
 def test_an_event_describes_a_whole_batch():
