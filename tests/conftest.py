@@ -180,7 +180,7 @@ def _place(file: str) -> str:
     folder, name = Path(file).parts[-2:]
     if folder == "notebooks" or (folder == "spark" and name in _PROGRAMS):
         return "programs"
-    if name == "test_situations.py":
+    if name in ("test_pages.py", "test_situations.py"):
         return "broker"  # Of the three places this one ends first; it gets a session for these.
     return {"spark": "session", "broker": "broker"}.get(folder, file)
 

@@ -41,6 +41,7 @@ def world(
             patch.setattr(CooperativeQuery, "awaitTermination", _until_ctrl_c)
             cluster = str(admin.describe_cluster()["cluster_id"])
             yield World(kafka, cluster, spark, tmp_path_factory.mktemp("pages"), patch)
+            sys.modules.pop("shop", None)
         admin.delete_topics(sorted(set(admin.list_topics()) - before))
 
 
@@ -73,7 +74,6 @@ class World:
         patch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
         # Workers of the session look for the handlers of all pages in one place.
         patch.setitem(spark.sparkContext.environment, "PYTHONPATH", str(self._modules))
-        patch.delitem(sys.modules, "shop", raising=False)
 
     def after(self, page: Path) -> Path:
         """Returns the folder as a page leaves it; it starts with what the page before left."""

@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import re
 import subprocess
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from coopconsume.spark_versions import minor_of
-from tests.pages import PAGES, ROOT, SET_APART, WHOLE, Block, SetApart, blocks_of, page_before
+from coopconsume.testing import LocalKafka
+from tests.pages import (
+    PAGES,
+    ROOT,
+    SET_APART,
+    WHOLE,
+    Block,
+    Reader,
+    SetApart,
+    blocks_of,
+    page_before,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 
@@ -67,3 +83,44 @@ def test_the_connector_of_the_cluster_page_is_that_of_the_installed_spark() -> N
     (minor,) = set(re.findall(r"pyspark~=(\d+\.\d+)\.0", texts))
     connectors = set(re.findall(r"--packages \S+:(\d+\.\d+\.\d+)$", texts, re.MULTILINE))
     assert connectors == {minor_of(minor).connector}
+
+
+def block(language: str, text: str, prints: str | None = None) -> Block:
+    """A block that is run."""
+    return Block("a page", 1, language, text, None, is_marked=False, prints=prints)
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Reader:
+    """A reader whose broker does not run."""
+    return Reader(LocalKafka(port=9), tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        block("python", "print(1)", "2\n"),
+        block("python", "assert False"),
+        block("sh", "coopconsume lag"),
+        block("sh", "ls"),
+        block("sh", "echo $undefined"),
+        block("sh", "pip install '.[no-such-extra]'"),
+        block("sh", "pip install 'click<1'"),
+    ],
+    ids=lambda wrong: wrong.text,
+)
+def test_a_block_that_does_not_do_what_the_page_says_fails(reader: Reader, wrong: Block) -> None:
+    """Other output, an error, a command that fails or is not known, and other versions."""
+    with pytest.raises(AssertionError):
+        reader.run_block(wrong)
+
+
+def test_blocks_share_names_and_variables(reader: Reader, tmp_path: Path) -> None:
+    """As in one Python and one shell; the address is that of the broker; files are saved."""
+    reader.run_block(block("python", "address = 'localhost:9092'"))
+    assert reader.run_block(block("python", "print(address)", "127.0.0.1:9\n"))
+    list(reader.commands(block("sh", "place=(-o 'a b')")))
+    (words,) = reader.commands(block("sh", 'coopconsume lag "${place[@]}"  # all'))
+    assert words == ["coopconsume", "lag", "-o", "a b"]
+    reader.run_block(replace(block("python", "x = 1\n"), file="shop.py"))
+    assert (tmp_path / "shop.py").read_text() == "x = 1\n"
