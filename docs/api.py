@@ -214,7 +214,7 @@ def _described(name: str, found: Any) -> list[str]:
     is_error = inspect.isclass(found) and issubclass(found, BaseException)
     lines = [f"`{name}{'' if is_error or _is_enum(found) else _signature(found)}`", ""]
     lines += _text(inspect.getdoc(found) if "__doc__" in vars(found) else None)
-    if _is_enum(found):
+    if _is_enum(found) and "Attributes:" not in lines:
         lines += ["", "Values: " + ", ".join(f"`{value}`" for value in found.__members__) + "."]
     if inspect.isclass(found):
         for member, value in _members(found):

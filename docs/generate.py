@@ -125,9 +125,9 @@ def _type(kind: pa.DataType) -> str:
 
 def _commands(command: click.Command, parent: click.Context | None = None) -> list[str]:
     """Returns the help of a command and of all commands below it, without the exit codes."""
-    context = click.Context(
-        command, parent, "coopconsume" if parent is None else command.name, terminal_width=100
-    )
+    name = "coopconsume" if parent is None else command.name
+    settings = {**command.context_settings, "terminal_width": 100}
+    context = click.Context(command, parent, name, **settings)
     text = command.get_help(context).partition("\n  Exit codes:")[0].rstrip()
     lines = ["", f"## {context.command_path}", "", "```text", *text.splitlines(), "```"]
     if isinstance(command, click.Group):
