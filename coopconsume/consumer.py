@@ -18,6 +18,7 @@ from coopconsume.closing import Closing
 from coopconsume.errors import AlreadyClosed, InvalidOption, MissingOption, SessionUnusable
 from coopconsume.group.membership import Membership
 from coopconsume.kafka.partitioner import default_partition
+from coopconsume.option_names import warn_without_effect
 from coopconsume.option_values import seconds_of
 from coopconsume.options import Options
 from coopconsume.query import CooperativeForeach, CooperativeQuery
@@ -88,6 +89,7 @@ class CooperativeConsumer(Closing):
         spark: SparkSession | Callable[[], SparkSession] | None = None,
     ) -> None:
         self.options = Options.parse(options)
+        warn_without_effect(self.options.without_effect)
         check_tables(self.options)
         self._given = dict(options)
         self._page: LivePage | None = None

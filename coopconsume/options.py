@@ -14,18 +14,22 @@ from dataclasses import Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from commits.acquisitions import COOPERATIVE
-from coopconsume.errors import InvalidOption, MissingOption, UnknownOption
+from coopconsume.errors import InvalidOption, MissingOption
 from coopconsume.filters import KEY_ENCODINGS, RecordFilter, checked_expression, parse_filter
 from coopconsume.kafka.security.secrets import keep_out_of_logs
 from coopconsume.kafka.settings import (
-    KNOWN_KAFKA_SETTINGS,
     MEMBER_SETTINGS,
     check_setting,
     client_config,
-    closest,
     complete,
-    is_harmless,
-    kafka_name,
+)
+from coopconsume.option_names import (
+    CLIENT_SETTINGS,
+    REFUSED_SETTINGS,
+    WITHOUT_EFFECT,
+    check_names,
+    client_setting,
+    shown_value,
 )
 from coopconsume.option_values import (
     DESTINATION,
@@ -48,7 +52,7 @@ from coopconsume.option_values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True)
@@ -98,14 +102,6 @@ _COMMIT_INTERVAL = 0.04
 #: Where a commit table costs money for each request, and a commit makes two.
 _COMMIT_INTERVAL_ELSEWHERE = 0.2
 _REQUIRED_KAFKA = ("bootstrap.servers", "group.id")
-#: Settings that the library sets itself, with why a user's own value is refused.
-_OURS = {
-    "enable.auto.commit": "records are committed one by one, into commitTable",
-    "auto.offset.reset": "use startingOffsets",
-    "key.deserializer": "keys are bytes",
-    "value.deserializer": "values are bytes",
-    "partition.assignment.strategy": "use assignor",
-}
 
 
 @dataclass(frozen=True)
@@ -358,6 +354,8 @@ class Options:
     #: The settings of the session that `where` and `orderingKey` depend on, as text; None without
     #: both. See `coopconsume.runtime.read.session_settings`.
     expression_settings: str | None = None
+    #: The given settings of Kafka's clients that change nothing here, without ``kafka.``.
+    without_effect: tuple[str, ...] = ()
 
     @classmethod
     def parse(
@@ -385,15 +383,18 @@ class Options:
         """
         kafka: dict[str, str] = {}
         values = {option.attribute: option.default for option in TABLE}
-        _refuse_unknown(options)
+        check_names(options, _BY_NAME, _LISTED)
         for name, value in options.items():
-            if name.lower().startswith("kafka."):
-                setting = kafka_name(name[len("kafka.") :])
-                check_setting(setting, _OURS, KNOWN_KAFKA_SETTINGS)
-                kafka[setting] = str(value)
-            else:
+            setting = client_setting(name)
+            if setting is None:
                 option = _BY_NAME[name.lower()]
                 values[option.attribute] = option.read(value)
+            else:
+                check_setting(setting, REFUSED_SETTINGS, CLIENT_SETTINGS)
+                kafka[setting] = str(value)
+        without_effect = tuple(name for name in kafka if name in WITHOUT_EFFECT)
+        for name in without_effect:
+            del kafka[name]
         if values["subscribe"] and values["subscribe_pattern"]:
             raise InvalidOption("subscribePattern", "given beside subscribe", "give one of the two")
         missing = [f"kafka.{name}" for name in _missing(kafka, group=group)]
@@ -414,7 +415,12 @@ class Options:
         )
         if values["commit_interval"] is None:
             values["commit_interval"] = _commit_interval(values["commit_table"])
-        return cls(kafka=_complete(kafka), record_filter=parse_filter(values), **values)
+        return cls(
+            kafka=_complete(kafka),
+            record_filter=parse_filter(values),
+            without_effect=without_effect,
+            **values,
+        )
 
     @property
     def group_id(self) -> str:
@@ -468,7 +474,7 @@ class Options:
             # What a batch reads is there. A consumer asks for more ahead, and where that is the
             # end of the log, its next read would wait for the answer.
             "fetch.max.wait.ms": "10",
-            "max.poll.records": "10000",
+            "max.poll.records": "10000",  # of one call of Java's consumer; it limits no batch
             "max.partition.fetch.bytes": str(8 << 20),
             "fetch.max.bytes": str(64 << 20),
         }
@@ -477,13 +483,9 @@ class Options:
 
     def redacted(self) -> dict[str, Any]:
         """All options for logs and people, secrets hidden."""
-        shown: dict[str, Any] = {
-            f"kafka.{name}": value if is_harmless(name) else "***"
-            for name, value in self.kafka.items()
-        }
-        from commits.secrets import hidden_in
-
-        return shown | {option.name: hidden_in(getattr(self, option.attribute)) for option in TABLE}
+        given = {f"kafka.{name}": value for name, value in self.kafka.items()}
+        given |= {option.name: getattr(self, option.attribute) for option in TABLE}
+        return {name: shown_value(name, value) for name, value in given.items()}
 
     def __str__(self) -> str:
         return str(self.redacted())
@@ -500,6 +502,10 @@ def _declared(declaration: Field[Any]) -> Option:
 #: All options, in the order of their declarations.
 TABLE = tuple(_declared(each) for each in fields(Options) if each.metadata)
 _BY_NAME = {option.name.lower(): option for option in TABLE}
+_LISTED = [
+    *(option.name for option in TABLE if option.is_listed),
+    *(f"kafka.{setting}" for setting in sorted(CLIENT_SETTINGS)),
+]
 
 
 def _commit_interval(table: str | None) -> float:
@@ -526,16 +532,3 @@ def _complete(kafka: dict[str, str]) -> dict[str, str]:
         remedy = "give read_committed or read_uncommitted"
         raise InvalidOption("kafka.isolation.level", repr(level), remedy)
     return complete(kafka)
-
-
-def _refuse_unknown(options: Iterable[str]) -> None:
-    known = [option.name for option in TABLE if option.is_listed]
-    known += [f"kafka.{name}" for name in KNOWN_KAFKA_SETTINGS]
-    unknown = [
-        (name, closest(name, known))
-        for name in options
-        if not name.lower().startswith("kafka.") and name.lower() not in _BY_NAME
-    ]
-    if unknown:
-        (first, similar), *more = unknown
-        raise UnknownOption(first, similar, *more)

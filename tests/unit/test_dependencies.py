@@ -37,7 +37,7 @@ LAYERS = [
         "coopconsume.kafka.identity",
         "coopconsume.filters",
     },
-    {"coopconsume.option_values", "coopconsume.table_places"},
+    {"coopconsume.option_names", "coopconsume.option_values", "coopconsume.table_places"},
     {"coopconsume.options"},
     {"coopconsume.state"},
     {"coopconsume.kafka", "coopconsume.worker"},

@@ -9,8 +9,10 @@ import pytest
 
 from commits import Pending
 from commits.model import MAX_SHORT_KEY
+from coopconsume.consumer import CooperativeConsumer
 from coopconsume.errors import InvalidOption, MissingOption, UnknownOption
 from coopconsume.group.owned import to_keep
+from coopconsume.option_names import _REMEDIES, CLIENT_SETTINGS, REFUSED_SETTINGS, WITHOUT_EFFECT
 from coopconsume.option_values import parse_seconds
 from coopconsume.options import TABLE, Options
 from coopconsume.record import shown_key
@@ -105,7 +107,12 @@ def test_all_misspelt_options_are_named_at_once():
         ("commitTable", " ", "not empty"),
         ("kafka.isolation.level", "none", "read_committed"),
         ("kafka.request.timeout.ms", "soon", "give a number"),
-        ("kafka.enable.auto.commit", "true", "one by one"),
+        ("kafka.key.deserializer", "x", "keys are bytes"),
+        ("checkpointLocation", "/x", "commitTable has what is done"),
+        ("startingtimestamp", "1", "offsets reset --create --to-datetime"),
+        ("endingOffsets", "latest", "--available-now"),
+        ("assign", "{}", "use subscribe"),
+        ("kafkaConsumer.pollTimeoutMs", "5", "no meaning here"),
         ("kafka.auto.offset.reset", "earliest", "startingOffsets"),
         ("allow.individual.commit", "false", "no other commits"),
         ("allowKeys", "a,,b", "not empty"),
@@ -128,6 +135,39 @@ def test_a_wrong_value_names_the_option_what_was_found_and_the_remedy(name, valu
     again = pickle.loads(pickle.dumps(error.value))
     assert str(again) == str(error.value)
     assert again.name == name
+
+
+def test_an_option_of_spark_that_means_something_here_is_not_refused():
+    """Those with a meaning of their own are in the table; none is in both."""
+    assert not {option.name.lower() for option in TABLE} & set(_REMEDIES)
+    assert not set(REFUSED_SETTINGS) & CLIENT_SETTINGS
+
+
+def test_a_setting_without_effect_reaches_no_client():
+    """Spark's source would refuse one of them, and Java's consumer would read in small pieces."""
+    given = {f"kafka.{name}": "1" for name in WITHOUT_EFFECT}
+    options = Options.parse(BASE | given)
+    assert set(options.without_effect) == set(WITHOUT_EFFECT)
+    plain = Options.parse(BASE)
+    assert plain.without_effect == ()
+    assert options.source_options() == plain.source_options()
+    assert options.client_config() == plain.client_config()
+    assert options.redacted() == plain.redacted()
+
+
+def test_a_setting_without_effect_is_named_once(caplog, monkeypatch):
+    """By the first consumer of a process; the warning says what has the effect."""
+    monkeypatch.setattr("coopconsume.option_names._WARNED", set())
+
+    def no_session():
+        raise ZeroDivisionError
+
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            CooperativeConsumer(BASE | {"kafka.max.poll.records": "9"}, no_session)
+    assert [record.getMessage() for record in caplog.records] == [
+        "kafka.max.poll.records has no effect: maxOffsetsPerTrigger limits a batch"
+    ]
 
 
 @pytest.mark.parametrize("name", list(BASE))
