@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+from coopconsume.option_names import COMMAND_CONFIG
 from coopconsume.testing.local.broker import LocalKafka
 from coopconsume.testing.local.jars import KAFKA_VERSION
 from coopconsume.testing.local.session import local_session, stop_session
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 # Inherited by every process that the run starts, directly or not, those of pytest-xdist included.
 _MARK = os.environ.setdefault("COOPCONSUME_TEST_RUN", str(uuid.uuid4()))
 os.environ.setdefault("JDK_JAVA_OPTIONS", JVM_OPTIONS)
+# The options of the user's own cluster are not those of the commands under test.
+os.environ.pop(COMMAND_CONFIG, None)
 
 # A run in the background inherits from its shell that Ctrl-C is ignored, and so would the programs
 # that tests start and interrupt.

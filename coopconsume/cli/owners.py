@@ -19,6 +19,7 @@ from coopconsume.fenced.ownership import OwnershipRegistry
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from coopconsume.cli.command_config import GivenOptions
     from coopconsume.fenced.ownership import KafkaStore, OwnershipEvent, OwnershipStore, Row
 
 _TITLES = ("group", "resource", "owner", "access", "generation", "epoch", "shared by", "waiting")
@@ -52,10 +53,11 @@ def at_a_registry(command: Callable[..., Any]) -> Callable[..., Any]:
         *args: Any,
         table: str | None,
         topic: str | None,
-        options: dict[str, str],
+        options: GivenOptions,
         **kwargs: Any,
     ) -> Any:
-        if (table is None) == (not options):
+        # A file may have the options of a cluster also if the registry is a table.
+        if options.on_command_line if table is not None else not options:
             raise click.UsageError("give --bootstrap-servers or --table, one of both")
         if table is not None and topic is not None:
             raise click.UsageError("--topic goes with --bootstrap-servers, not with --table")

@@ -12,7 +12,16 @@ import click
 from coopconsume.admin.client import Admin
 from coopconsume.admin.text import write
 from coopconsume.cli.catalog import session_for
+from coopconsume.cli.command_config import (
+    GivenOptions,
+    check_given,
+    documents,
+    option_table,
+    used_by_jobs,
+    used_by_logs,
+)
 from coopconsume.cli.exit_codes import OK
+from coopconsume.option_names import COMMAND_CONFIG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -21,10 +30,12 @@ if TYPE_CHECKING:
 
     from coopconsume.admin.tables import Table
 
-_SHORT = {
-    "bootstrap_servers": "kafka.bootstrap.servers",
-    "commit_table": "commitTable",
-    "dead_letter": "deadLetter",
+#: Parameters that are short forms of options: how they are written, and the option.
+SHORT_FORMS = {
+    "bootstrap_servers": ("--bootstrap-servers", "kafka.bootstrap.servers"),
+    "commit_table": ("--commit-table", "commitTable"),
+    "consumer_group": ("--group", "kafka.group.id"),
+    "dead_letter": ("--dead-letter", "deadLetter"),
 }
 
 
@@ -39,11 +50,8 @@ def pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -
     return found
 
 
-consumer_options = click.option(
-    "-o", "--option", "options", multiple=True, callback=pairs, metavar="KEY=VALUE",
-    help="An option of the consumer, such as subscribe=flights; can be repeated.",
-)  # fmt: skip
-"""Adds the parameter ``options`` to a command: the options of a consumer."""
+CONSUMER_OPTIONS = "An option of the consumer, such as subscribe=flights; can be repeated."
+"""The help of ``-o`` where it takes the options of a consumer."""
 
 spark_conf_option = click.option(
     "--spark-conf", multiple=True, callback=pairs, metavar="KEY=VALUE",
@@ -92,6 +100,65 @@ def shown(command: Callable[..., Shown]) -> Callable[..., int]:
     return with_output
 
 
+def with_options(
+    help_text: str | None,
+    *,
+    uses: Callable[[str], bool] = used_by_jobs,
+    defaults: bool = False,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Returns a decorator that adds ``options`` to a command, a `GivenOptions`.
+
+    They come from the command line and from a file. Apply it below `reported`, above what uses
+    ``options``, and below the short forms.
+
+    Args:
+        help_text: The help of ``-o``; None leaves it out.
+        uses: Whether the command uses an option of a file, by its full name.
+        defaults: Whether ``--print-options`` includes defaults.
+    """
+
+    def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
+        @command_config_options
+        @functools.wraps(command)
+        def with_given(
+            *args: Any, command_config: str | None, print_options: bool, **kwargs: Any
+        ) -> Any:
+            options = _given(kwargs)
+            if command_config is not None:
+                options.add_file(command_config, uses)
+            if print_options:
+                if uses is used_by_jobs:
+                    check_given(options)
+                    _give_group(options)
+                _print(options, defaults=defaults, as_json=kwargs.get("as_json", False))
+                return OK
+            return command(*args, options=options, **kwargs)
+
+        if help_text is None:
+            return with_given
+        option = click.option(
+            "-o", "--option", "options", multiple=True, callback=pairs, metavar="KEY=VALUE",
+            help=help_text,
+        )  # fmt: skip
+        return option(with_given)
+
+    return decorated
+
+
+def command_config_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the file of options and ``--print-options`` to a command."""
+    file = click.option(
+        "--command-config", envvar=COMMAND_CONFIG, show_envvar=True, metavar="FILE",
+        type=click.Path(exists=True, dir_okay=False),
+        help="A file of options, as of Kafka's tools (.properties); the command line counts first.",
+    )  # fmt: skip
+    printing = click.option(
+        "--print-options", is_flag=True,
+        help="Print the options that count and where they were given, secrets starred; then end.",
+    )  # fmt: skip
+    return file(printing(command))
+
+
 def at_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds ``options`` to a command, with short forms for the Kafka cluster and the commit table.
 
@@ -99,15 +166,14 @@ def at_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
     in a catalog, else None. Apply it below `reported`, so that errors of the session are reported.
     """
 
-    @consumer_options
+    @with_options(CONSUMER_OPTIONS)
     @click.option("--bootstrap-servers", help="Short for -o kafka.bootstrap.servers=…")
     @click.option("--commit-table", metavar="PATH|NAME", help="Short for -o commitTable=…")
     @spark_conf_option
     @functools.wraps(command)
     def with_place(
-        *args: Any, options: dict[str, str], spark_conf: dict[str, str], **kwargs: Any
+        *args: Any, options: GivenOptions, spark_conf: dict[str, str], **kwargs: Any
     ) -> Any:
-        _take_short_forms(options, kwargs)
         with session_for(options, spark_conf, kwargs.get("into")) as spark:
             return command(*args, options=options, spark=spark, **kwargs)
 
@@ -127,29 +193,45 @@ def with_admin(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_admin
 
 
-def at_a_cluster(command: Callable[..., Any]) -> Callable[..., Any]:
+def at_a_cluster(
+    command: Callable[..., Any], *, uses: Callable[[str], bool] = used_by_logs
+) -> Callable[..., Any]:
     """Adds ``options`` of a Kafka cluster to a command, with a short form for its address."""
-
-    @click.option(
-        "-o", "--option", "options", multiple=True, callback=pairs, metavar="KEY=VALUE",
-        help="A setting of the client, such as kafka.security.protocol=SSL; can be repeated.",
-    )  # fmt: skip
-    @click.option("--bootstrap-servers", help="Short for -o kafka.bootstrap.servers=…")
-    @functools.wraps(command)
-    def with_cluster(*args: Any, options: dict[str, str], **kwargs: Any) -> Any:
-        _take_short_forms(options, kwargs)
-        return command(*args, options=options, **kwargs)
-
-    return with_cluster
+    text = "A setting of the client, such as kafka.security.protocol=SSL; can be repeated."
+    short = click.option("--bootstrap-servers", help="Short for -o kafka.bootstrap.servers=…")
+    return with_options(text, uses=uses)(short(command))
 
 
-def _take_short_forms(options: dict[str, str], given: dict[str, Any]) -> None:
-    """Moves the values of short forms to the options."""
+def _given(parameters: dict[str, Any]) -> GivenOptions:
+    """Returns the options of a command line; removes them and short forms from the parameters."""
+    options = GivenOptions()
+    for name, value in parameters.pop("options", {}).items():
+        options.give(name, value, "-o")
     names = {name.lower() for name in options}
-    for word, name in _SHORT.items():
-        value = given.pop(word, None)
+    for word, (flag, name) in SHORT_FORMS.items():
+        value = parameters.pop(word, None)
         if value is None:
             continue
         if name.lower() in names:
-            raise click.UsageError(f"--{word.replace('_', '-')} and -o {name}: give one of both")
-        options[name] = value
+            raise click.UsageError(f"{flag} and -o {name}: give one of both")
+        options.give(name, value, flag)
+    return options
+
+
+def _give_group(options: GivenOptions) -> None:
+    """Adds the group that an operator's command is about, which counts before all options."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        group = context.params.get("group")
+        if parameter.name == "group" and group is not None:
+            is_option = isinstance(parameter, click.Option)
+            origin = parameter.opts[0] if is_option else parameter.human_readable_name
+            options.give("kafka.group.id", group, origin)
+
+
+def _print(options: GivenOptions, *, defaults: bool, as_json: bool) -> None:
+    rows = options.table(defaults=defaults)
+    if as_json:
+        click.echo(json.dumps(documents(rows), indent=2))
+    else:
+        write([option_table(rows)], sys.stdout)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from coopconsume.admin.tables import Table, text_of
+from coopconsume.cli.command_config import used_by_queues
 from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, OK, example, reported
 from coopconsume.cli.place import Shown, at_a_cluster, shown
 from coopconsume.kafka.cluster import Cluster
@@ -46,22 +47,20 @@ def _replica(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
 
 
 def _at_a_queue(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds ``topic``, ``replicas`` and ``options`` with the group to a command."""
+    """Adds ``topic``, ``replicas`` and ``options`` to a command."""
 
     @click.argument("topic")
-    @click.option("--group", required=True, help="The consumer group (kafka.group.id).")
+    @click.option("--group", "consumer_group", help="Short for -o kafka.group.id=…")
     @click.option(
         "--replica", "replicas", multiple=True, callback=_replica, metavar="TOPIC[@SERVERS]|PATH",
         help="A replica of the queue: a topic, or the path or URI of a Delta table; repeat it in "
         "the order that all consumers use.",
     )  # fmt: skip
     @functools.wraps(command)
-    def with_group(*args: Any, group: str, options: dict[str, str], **kwargs: Any) -> Any:
-        options["kafka.group.id"] = group
-        replicas = kwargs.pop("replicas") or None
-        return command(*args, options=options, replicas=replicas, **kwargs)
+    def with_replicas(*args: Any, replicas: list[Any], **kwargs: Any) -> Any:
+        return command(*args, replicas=replicas or None, **kwargs)
 
-    return at_a_cluster(with_group)
+    return at_a_cluster(with_replicas, uses=used_by_queues)
 
 
 @queue.command(
@@ -70,7 +69,7 @@ def _at_a_queue(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("topic")
 @click.argument("values", metavar="[VALUE...]", nargs=-1)
 @reported
-@at_a_cluster
+@functools.partial(at_a_cluster, uses=used_by_queues)
 def put(*, topic: str, values: tuple[str, ...], options: dict[str, str]) -> None:
     """Write records to a topic: each VALUE, or without values each line of standard input."""
     parsed = Options.parse(options, group=False, table=False)

@@ -19,7 +19,7 @@ from commits.table import is_named
 from coopconsume.cli.catalog import given_session, no_catalog
 from coopconsume.cli.exit_codes import INTERRUPTED, OK, example, reported
 from coopconsume.cli.logs import LogScreen, TextScreen
-from coopconsume.cli.place import consumer_options, pairs
+from coopconsume.cli.place import CONSUMER_OPTIONS, pairs, with_options
 from coopconsume.consumer import CooperativeConsumer
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.monitoring import LoggingListener
@@ -74,7 +74,6 @@ def _consumer_options() -> str:
     )
 )
 @click.argument("handler", metavar="MODULE:FUNCTION")
-@consumer_options
 @click.option(
     "--concurrency", type=click.IntRange(min=1), default=1, show_default=True,
     help="Concurrent handlers in a slot.",
@@ -95,7 +94,7 @@ def _consumer_options() -> str:
 @click.option(
     "--dead-letter",
     metavar="PATH|kafka:TOPIC",
-    help="Delta table or topic for records that are given up.",
+    help="Delta table or topic for records that are given up; short for -o deadLetter=…",
 )
 @click.option(
     "--on-dead", type=click.Choice(["continue", "park"]), default="continue", show_default=True,
@@ -141,6 +140,7 @@ def _consumer_options() -> str:
     help="A setting of Spark; can be repeated.",
 )
 @reported
+@with_options(CONSUMER_OPTIONS, defaults=True)
 def run(
     *,
     handler: str,
@@ -149,7 +149,6 @@ def run(
     ordering: Any,
     max_attempts: int | None,
     backoff: float,
-    dead_letter: str | None,
     on_dead: Any,
     output: str | None,
     output_schema: str | None,
@@ -172,9 +171,15 @@ def run(
     """
     parsed = Options.parse(options, topics=True)
     settings = HandlerSettings(
-        concurrency, ordering, _policy(max_attempts, backoff), dead_letter, on_dead, output,
-        output_schema, output_mode,
-    )  # fmt: skip
+        concurrency=concurrency,
+        ordering=ordering,
+        retry=_policy(max_attempts, backoff),
+        dead_letter=None,  # The option deadLetter counts.
+        on_dead=on_dead,
+        output=output,
+        output_schema=output_schema,
+        output_mode=output_mode,
+    )
     # Invalid intervals are refused before the broker is contacted.
     seconds_of("processing-time", processing_time or "0")
     seconds_of("real-time", real_time or "0")

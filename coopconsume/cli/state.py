@@ -11,9 +11,11 @@ import click
 
 from coopconsume.admin.tables import Table, text_of
 from coopconsume.cli.catalog import session_for
+from coopconsume.cli.command_config import used_by_state
 from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, example, reported
-from coopconsume.cli.place import Shown, shown, spark_conf_option, with_admin
+from coopconsume.cli.place import Shown, shown, spark_conf_option, with_admin, with_options
 from coopconsume.cli.times import time_of
+from coopconsume.errors import MissingOption
 from coopconsume.state.reading import CommittedState
 
 if TYPE_CHECKING:
@@ -40,16 +42,18 @@ def _of_a_group(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.argument("group")
     @click.option("--state", "path", metavar="PATH", required=True, help="The state of the job.")
-    @click.option(
-        "--commit-table", metavar="PATH|NAME", required=True, help="The commit table of the job."
-    )
+    @with_options(None, uses=used_by_state)
+    @click.option("--commit-table", metavar="PATH|NAME", help="The commit table of the job.")
     @spark_conf_option
     @functools.wraps(command)
     def with_state(
-        group: str, path: str, commit_table: str, spark_conf: dict[str, str], **kwargs: Any
+        group: str, path: str, options: dict[str, str], spark_conf: dict[str, str], **kwargs: Any
     ) -> Any:
-        with session_for({"commitTable": commit_table}, spark_conf, None) as spark:
-            return command(CommittedState(path, commit_table, group, spark=spark), **kwargs)
+        table = options.get("commitTable")
+        if table is None:
+            raise MissingOption("commitTable")
+        with session_for(options, spark_conf, None) as spark:
+            return command(CommittedState(path, table, group, spark=spark), **kwargs)
 
     return with_state
 

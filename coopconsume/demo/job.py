@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from coopconsume.demo.handlers import OUTPUT_SCHEMA, FlightFaults
 from coopconsume.demo.processes import kill_tree
 from coopconsume.errors.base import DeclaredError
+from coopconsume.option_names import COMMAND_CONFIG
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,7 +121,8 @@ class JobProcess:
                 stderr=log,
                 cwd=folder,
                 start_new_session=True,
-                env=os.environ | {"TMPDIR": query.path("scratch")},
+                # The options of the user's own cluster are not those of the demo's broker.
+                env=os.environ | {"TMPDIR": query.path("scratch"), COMMAND_CONFIG: ""},
                 preexec_fn=_die_with_parent,  # noqa: PLW1509 - while it starts, no other thread runs
             )
 

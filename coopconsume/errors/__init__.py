@@ -72,6 +72,7 @@ from coopconsume.errors.local import SparkVersionUnsupported as SparkVersionUnsu
 from coopconsume.errors.options import InvalidOption as InvalidOption
 from coopconsume.errors.options import MissingOption as MissingOption
 from coopconsume.errors.options import OptionError as OptionError
+from coopconsume.errors.options import OptionsFileError as OptionsFileError
 from coopconsume.errors.options import UnknownOption as UnknownOption
 from coopconsume.errors.processing import AlreadyClosed as AlreadyClosed
 from coopconsume.errors.processing import HandlerFailed as HandlerFailed

@@ -70,3 +70,20 @@ class MissingOption(OptionError):
             return f"option {self.name!r} is missing and has no default: give it"
         names = ", ".join(map(repr, self.names))
         return f"options {names} are missing and have no default: give them"
+
+
+class OptionsFileError(Declared, OptionError):
+    """A file of options cannot be used: a name is unknown, a value or the syntax is not valid.
+
+    Attributes:
+        file: The file.
+        problems: Lines, from 1, each with what was found and what to do; line 0 is the whole file.
+    """
+
+    file: str
+    problems: tuple[tuple[int, str], ...]
+
+    def __str__(self) -> str:
+        return "; ".join(
+            f"{self.file}{f':{line}' if line else ''}: {problem}" for line, problem in self.problems
+        )

@@ -28,7 +28,7 @@ PRODUCER_SETTINGS: Final = {
 }
 _KNOWN: Final = KNOWN_KAFKA_SETTINGS | PRODUCER_SETTINGS.keys()
 CHECK: Final = "check.expected.offsets"
-_OURS: Final = {
+REFUSED_SETTINGS: Final = {
     "acks": "it is always all",
     "enable.idempotence": "it is always on",
     "isolation.level": "the reader of each log knows it",
@@ -71,7 +71,7 @@ class FencedSettings:
                 checked = _checked(value)
             elif name.lower().startswith("kafka."):
                 setting = kafka_name(name[len("kafka.") :])
-                check_setting(setting, _OURS, _KNOWN)
+                check_setting(setting, REFUSED_SETTINGS, _KNOWN)
                 kafka[setting] = str(value)
             else:
                 known = [CHECK, *(f"kafka.{setting}" for setting in sorted(_KNOWN))]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MOST_REPLICAS = 5
 
-_APPLY = frozenset({"startingOffsets", "failOnDataLoss", "deadLetter", "commitTable"})
+OPTIONS_OF_QUEUES = frozenset({"startingOffsets", "failOnDataLoss", "deadLetter", "commitTable"})
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _ONE_SLASH = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/(?!/)")
 _SHOWN = 200  # characters of a group and a topic in a name with a digest
@@ -181,7 +181,7 @@ def _parsed(options: Mapping[str, Any]) -> Options:
     known = {option.name.lower(): option.name for option in TABLE}
     for given in options:
         name = known.get(given.lower())
-        if name is not None and name not in _APPLY:
+        if name is not None and name not in OPTIONS_OF_QUEUES:
             remedy = "leave it out: it does not apply to a queue"
             raise InvalidOption(name, repr(options[given]), remedy)
     return Options.parse(options, table=False)

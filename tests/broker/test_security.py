@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import (
     ACL,
@@ -24,6 +25,7 @@ from kafka.admin import (
 )
 
 from coopconsume import CooperativeConsumer, FencedWriter
+from coopconsume.cli import main
 from coopconsume.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -34,6 +36,7 @@ from coopconsume.errors import (
 from coopconsume.fenced import LogReader, audit
 from coopconsume.group.membership import Membership
 from coopconsume.kafka.cluster import Cluster
+from coopconsume.option_names import COMMAND_CONFIG
 from coopconsume.options import Options
 from coopconsume.testing.local.broker import LocalKafka
 from tests.broker.member_process import ReportingWorker
@@ -500,6 +503,30 @@ def test_a_fenced_writer_logs_in(guarded: Guarded, caplog: pytest.LogCaptureFixt
         writer.append([b"token"], expected_seq=2)
     assert audit(options, topic)[1].ok
     assert PASSWORD not in caplog.text
+
+
+def test_commands_log_in_by_a_file_that_kafkas_tools_read_too(
+    guarded: Guarded, tmp_path: Path
+) -> None:
+    """One file for jobs, operators and logs, named by the variable; the command line counts."""
+    topic = guarded.topic("by-file", "READ", "DESCRIBE_CONFIGS", records=3)
+    lines = []
+    for name, value in guarded.options(topic).items():
+        text = str(value).replace("\\", "\\\\").replace("\n", "\\n\\\n    ")
+        lines.append(f"{name.removeprefix('kafka.')} = {text}\n")
+    file = tmp_path / "client.properties"
+    file.write_text("".join(lines))
+    runner = CliRunner(env={COMMAND_CONFIG: str(file)})
+    altered = runner.invoke(main, ["topics", "alter", topic, "--accept-range-fetch"])
+    assert altered.exit_code == 0, altered.output
+    described = runner.invoke(main, ["topics", "describe", topic, "--json"])
+    assert [(t["name"], t["is_shareable"]) for t in json.loads(described.stdout)] == [(topic, True)]
+    head = runner.invoke(main, ["log", "head", topic, "--json"])
+    assert head.exit_code == 0, head.output
+    assert json.loads(head.stdout)["end"] == 3
+    wrong = ["-o", "kafka.sasl.mechanism=PLAIN", "-o", "kafka.sasl.jaas.config=PlainLoginModule x;"]
+    assert runner.invoke(main, ["topics", "describe", *wrong]).exit_code == 2
+    assert PASSWORD not in altered.output + described.output + head.output
 
 
 def test_a_fenced_writer_without_login_or_right_is_refused(guarded: Guarded) -> None:

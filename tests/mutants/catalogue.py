@@ -16,6 +16,7 @@ from tests.mutants.filters import FILTERS
 from tests.mutants.group import DRAIN, GROUP, POLLING, TOPICS
 from tests.mutants.host_locks import HOST_LOCKS
 from tests.mutants.identity import IDENTITY
+from tests.mutants.options import OPTIONS
 from tests.mutants.order import LIMITS, ORDER
 from tests.mutants.ordering_keys import ORDERING_KEYS
 from tests.mutants.outcomes import DENIED, OUTPUTS, RETRIES
@@ -71,5 +72,6 @@ GROUPS = [
     UI,
     VALUES,
     WORKERS,
+    OPTIONS,
 ]
 MUTANTS = [mutant for group in GROUPS for mutant in group]

@@ -12,6 +12,7 @@ from coopconsume.demo import report as reports
 from coopconsume.demo.job import DemoFailed, JobProcess, Query
 from coopconsume.demo.runner import Demo
 from coopconsume.demo.text import BlockerLines, progress_line, summary_lines
+from coopconsume.option_names import COMMAND_CONFIG
 from coopconsume.testing.history import History
 from tests.model.checker_runs import call
 
@@ -36,8 +37,14 @@ def test_a_job_that_ends_before_its_kill_fails_the_demo() -> None:
         Demo(MagicMock())._follow(job, until=5_000)
 
 
-def test_a_job_that_fails_ends_the_demo_with_the_last_lines_of_its_log(tmp_path: Path) -> None:
-    """The reason is in the log of the job, which is deleted with the demo's folder."""
+def test_a_job_that_fails_ends_the_demo_with_the_last_lines_of_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reason is in the log of the job, which is deleted with the demo's folder.
+
+    It is not that of a file of options: those of the user's own cluster do not reach the job.
+    """
+    monkeypatch.setenv(COMMAND_CONFIG, "/nowhere")
     job = JobProcess(Query("g", str(tmp_path)), "", "flights", "job.log")
     with pytest.raises(DemoFailed, match=r"(?s)exit code 2\nLast lines .*kafka.bootstrap.servers"):
         list(job.events())
