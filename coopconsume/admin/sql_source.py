@@ -2,10 +2,12 @@
 
 Example::
 
-    register_source(spark)
     CREATE TEMPORARY VIEW shop USING coopconsume OPTIONS (
         view 'gaps', group 'shop', commitTable '/data/commits',
         `kafka.bootstrap.servers` 'localhost:9092')
+
+Spark finds the source by the package ``pyspark_coopconsume`` where the Python of the driver has it;
+elsewhere call `register_source` first.
 
 A Spark task reads Kafka and the commit log for each query, so its executor must reach both. Spark
 4.2 plans the reads of a temporary view only once, so what is read is not looked up as they are
@@ -17,7 +19,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,18 +37,25 @@ NAME = "coopconsume"
 
 
 def register_source(spark: SparkSession) -> None:
-    """Registers the data source ``coopconsume`` with a session.
+    """Registers the data source ``coopconsume`` with a session that does not find it by itself.
 
     Args:
         spark: The session.
     """
-    spark.dataSource.register(CommitsSource)
+    from pyspark.errors import AnalysisException
+
+    try:
+        spark.dataSource.register(CommitsSource)
+    except AnalysisException as error:
+        # Of the versions of Spark, some refuse the name of a source that they have found.
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 class CommitsSource(DataSource):
-    """The data source. Its options are a consumer's, ``view`` and ``group``.
+    """The data source. Its options are a consumer's, ``view`` and ``group``; it needs one of both.
 
-    ``view`` is ``partitions``, ``gaps`` or ``chunks``.
+    ``view`` is ``partitions``, ``gaps`` or ``chunks``; without it, it is ``partitions``.
     """
 
     @classmethod
@@ -55,6 +69,7 @@ class CommitsSource(DataSource):
 
         from coopconsume.admin.views import SCHEMAS
 
+        self._check_view()
         wanted = self.options.get("view", "partitions")
         # A view that does not exist is reported by the reader.
         return from_arrow_schema(
@@ -63,7 +78,36 @@ class CommitsSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
         """Returns the reader."""
+        self._check_view()
         return _Reader(dict(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
+        """Raises an error that says what reads records.
+
+        Raises:
+            InvalidOption: Always.
+        """
+        raise _no_records()
+
+    def _check_view(self) -> None:
+        """Refuses a read by someone who expects records.
+
+        Raises:
+            InvalidOption: Neither ``view`` nor ``group`` is given.
+        """
+        if not {"view", "group"} & set(self.options):
+            raise _no_records()
+
+
+def _no_records() -> Exception:
+    from coopconsume.errors import InvalidOption
+
+    return InvalidOption(
+        "format",
+        repr(NAME),
+        "it reads the commits of groups, by the options view or group, and no records and no "
+        "streams: use CooperativeConsumer(options, spark) with poll() or foreach(handler)",
+    )
 
 
 class _Reader(DataSourceReader):

@@ -6,6 +6,7 @@ from datetime import UTC
 
 import pytest
 from chispa import assert_df_equality
+from pyspark.errors import AnalysisException, StreamingQueryException
 
 from commits import AcquireRequest, AcquisitionId, CommitStore, Pending, Wanted
 from coopconsume.admin.sql_source import register_source
@@ -117,6 +118,20 @@ def test_views_stand_still_and_the_source_looks_again(spark, place):
     finally:
         for table in ("still_gaps", "still_partitions", "live"):
             spark.catalog.dropTempView(table)
+
+
+def test_the_name_of_the_source_says_what_reads_records(spark, tmp_path):
+    """Nothing is registered: Spark finds it by its package; a query of a view is no stream."""
+    fresh = spark.newSession()
+    sentence = "use CooperativeConsumer\\(options, spark\\) with poll\\(\\) or foreach\\(handler\\)"
+    for read in (fresh.read, fresh.readStream):
+        with pytest.raises(AnalysisException, match=sentence):
+            read.format("coopconsume").option("subscribe", "t").load()
+    stream = fresh.readStream.format("coopconsume").option("view", "gaps").load()
+    started = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
+    with pytest.raises(StreamingQueryException, match=sentence):
+        started.awaitTermination(120)
+    assert "age_seconds" in fresh.read.format("CoopConsume").option("view", "gaps").load().columns
 
 
 def test_an_unknown_view_is_refused(place):

@@ -62,11 +62,11 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def test_the_wheel_holds_the_three_packages(wheel: Path) -> None:
-    """With their types and data, and without tests."""
+def test_the_wheel_holds_all_packages(wheel: Path) -> None:
+    """With their types and data, and without tests; Spark finds the data source by one of them."""
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info" not in name}
-    assert tops == {"coopconsume", "commits", "assignors"}
+    assert tops == {"coopconsume", "commits", "assignors", "pyspark_coopconsume"}
     assert {f"{top}/py.typed" for top in tops} <= set(names)
     assert any(name.endswith("broker-log4j2.properties") for name in names)
     page = ROOT / "coopconsume" / "ui" / "static"

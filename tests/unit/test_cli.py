@@ -16,6 +16,7 @@ from unittest.mock import MagicMock
 import click
 import pytest
 from click.testing import CliRunner
+from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructType
 
 from commits import (
@@ -30,7 +31,7 @@ from coopconsume.admin.dead_letters.actions import DeadLetters
 from coopconsume.admin.offsets import OffsetAdmin
 from coopconsume.admin.overview import describe_group, list_groups
 from coopconsume.admin.overview.reader import GroupReader
-from coopconsume.admin.sql_source import CommitsSource
+from coopconsume.admin.sql_source import CommitsSource, register_source
 from coopconsume.admin.views import gaps_frame, partitions_frame
 from coopconsume.cli import main, place
 from coopconsume.cli.exit_codes import exit_code, reported
@@ -743,6 +744,19 @@ def test_the_data_source_names_the_way_to_a_table_in_a_catalog() -> None:
     reader = CommitsSource({"commitTable": "shop.sales.commits", "group": "g"}).reader(StructType())
     with pytest.raises(InvalidOption, match=r"create_views\(spark, options\)"):
         reader.partitions()
+
+
+def test_a_source_that_spark_has_found_needs_no_registration() -> None:
+    """Some versions of Spark refuse its name then; other errors are raised."""
+    session = MagicMock()
+    register_source(session)
+    session.dataSource.register.assert_called_once_with(CommitsSource)
+    error = session.dataSource.register.side_effect = AnalysisException("refused")
+    error.getCondition = lambda: "DATA_SOURCE_ALREADY_EXISTS"  # type: ignore[method-assign]
+    register_source(session)
+    error.getCondition = lambda: "UNSUPPORTED"  # type: ignore[method-assign]
+    with pytest.raises(AnalysisException):
+        register_source(session)
 
 
 @pytest.mark.parametrize("more", [("--processing-time", "soon"), ("--concurrency", "0")])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("assignors", "commits", "coopconsume")
+PACKAGES = ("assignors", "commits", "coopconsume", "pyspark_coopconsume")
 # Each layer may import the layers before it. A layer names modules by the start of their path; the
 # longest that fits counts. Layers on one line are beside each other: neither may import the other.
 LAYERS = [
@@ -53,7 +53,7 @@ LAYERS = [
     {"coopconsume"},
     {"coopconsume.demo"},
     {"coopconsume.cli"},
-    {"coopconsume.__main__", "coopconsume.jobs"},
+    {"coopconsume.__main__", "coopconsume.jobs", "pyspark_coopconsume"},
 ]
 # Imports for type checkers alone that may go the other way: an error's attributes, `foreach`.
 BACK = {
