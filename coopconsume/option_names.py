@@ -53,7 +53,7 @@ _BY_TIME = (
 )
 _BY_ITSELF = "a job waits for brokers that do not answer"
 #: Options of Spark's Kafka source and of its streams that mean nothing here, with what does.
-_OF_SPARK: Final = {
+OPTIONS_OF_SPARK: Final = {
     "assign": "use subscribe, or call assign",
     "checkpointLocation": "commitTable has what is done",
     "endingOffsets": _BY_END,
@@ -71,8 +71,8 @@ _OF_SPARK: Final = {
     "startingOffsetsByTimestampStrategy": _BY_TIME,
     "startingTimestamp": _BY_TIME,
 }
-_REMEDIES: Final = {name.lower(): remedy for name, remedy in _OF_SPARK.items()}
-#: Settings without effect of which a warning was logged.
+_REMEDIES: Final = {name.lower(): remedy for name, remedy in OPTIONS_OF_SPARK.items()}
+#: Settings without effect that a warning has named.
 _WARNED: Final[set[str]] = set()
 
 

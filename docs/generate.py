@@ -31,6 +31,7 @@ from coopconsume.monitoring.numbers import (
     JOB_GAUGES,
     PHASES,
 )
+from coopconsume.option_names import OPTIONS_OF_SPARK, REFUSED_SETTINGS, WITHOUT_EFFECT
 from coopconsume.options import TABLE
 from coopconsume.spark_versions import SUPPORTED
 
@@ -65,6 +66,15 @@ def options() -> list[str]:
         (f"`{o.name}`", o.values.text, _default(o.default), o.doc) for o in TABLE if o.is_listed
     )
     return _table(("Option", "Values", "Default", "Meaning"), rows)
+
+
+def foreign_names() -> list[str]:
+    """Returns the table of names of Spark and Kafka that are refused or have no effect."""
+    found = [(name, "refused", remedy) for name, remedy in OPTIONS_OF_SPARK.items()]
+    found += [(f"kafka.{name}", "refused", why) for name, why in REFUSED_SETTINGS.items()]
+    found += [(f"kafka.{name}", "no effect", why) for name, why in WITHOUT_EFFECT.items()]
+    rows = ((f"`{name}`", result, text) for name, result, text in sorted(found))
+    return _table(("Name", "Result", "Why, or what to use"), rows)
 
 
 def _errors(family: type[Exception]) -> list[str]:
@@ -139,6 +149,7 @@ def _commands(command: click.Command, parent: click.Context | None = None) -> li
 #: By name: the page below docs/, and the function that makes the lines of the table.
 BLOCKS: dict[str, tuple[str, Callable[[], list[str]]]] = {
     "options": ("reference/options.md", options),
+    "foreign-names": ("reference/options.md", foreign_names),
     "errors-coopconsume": ("reference/errors.md", lambda: _errors(CoopConsumeError)),
     "errors-fenced": ("reference/errors.md", lambda: _errors(FencedLogError)),
     "errors-commits": ("reference/errors.md", lambda: _errors(CommitStoreError)),

@@ -75,7 +75,7 @@ class GivenOptions(dict[str, str]):
             try:
                 check_option(name, value)
             except OptionError as error:
-                problems.append((line, str(error)))
+                problems.append(f"line {line}: {error}")
             option = GivenOption(full_name(name), value, f"{file}:{line}")
             found[_key(option.name)] = option  # The last one counts, as in Java.
         if problems:

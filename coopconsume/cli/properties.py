@@ -44,19 +44,18 @@ def read_properties(file: str) -> list[Property]:
     try:
         text = Path(file).read_bytes().decode("utf-8-sig")
     except OSError as error:
-        raise OptionsFileError(file, ((0, f"it cannot be read: {error.strerror}"),)) from error
+        raise OptionsFileError(file, (f"it cannot be read: {error.strerror}",)) from error
     except UnicodeDecodeError as error:
         before: bytes = error.object[: error.start]
         line = len(_LINE_END.split(before.decode("utf-8-sig")))
-        raise OptionsFileError(
-            file, ((line, "it is not UTF-8: save it as UTF-8, or use \\uXXXX"),)
-        ) from None
+        problem = f"line {line}: it is not UTF-8: save the file as UTF-8, or write \\uXXXX"
+        raise OptionsFileError(file, (problem,)) from None
     found = []
     for line, content in _logical_lines(text):
         try:
             found.append(_property(line, content))
         except ValueError as error:
-            raise OptionsFileError(file, ((line, str(error)),)) from None
+            raise OptionsFileError(file, (f"line {line}: {error}",)) from None
     return found
 
 

@@ -77,13 +77,11 @@ class OptionsFileError(Declared, OptionError):
 
     Attributes:
         file: The file.
-        problems: Lines, from 1, each with what was found and what to do; line 0 is the whole file.
+        problems: Each with its line, what was found and what to do.
     """
 
     file: str
-    problems: tuple[tuple[int, str], ...]
+    problems: tuple[str, ...]
 
     def __str__(self) -> str:
-        return "; ".join(
-            f"{self.file}{f':{line}' if line else ''}: {problem}" for line, problem in self.problems
-        )
+        return f"{self.file}: {'; '.join(self.problems)}"

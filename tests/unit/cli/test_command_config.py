@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -138,6 +139,19 @@ def test_secrets_are_starred(file: Path, as_json: bool) -> None:
     assert "s3://key:***@bucket/dead" in shown
 
 
+def test_the_sample_of_the_documentation_is_what_a_command_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file, its command and its output."""
+    page = Path(__file__).parents[3] / "docs" / "reference" / "cli.md"
+    blocks = re.findall(r"```(properties|sh|text)\n(.*?)```", page.read_text(), re.DOTALL)
+    (_, file), (_, command), (_, output) = blocks[:3]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "client.properties").write_text(file)
+    program, *words = shlex.split(command)
+    assert (program, call(*words).stdout) == ("coopconsume", output)
+
+
 def test_printing_contacts_nothing(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a broker nor a table, and it needs no Java."""
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
@@ -195,10 +209,9 @@ def test_all_wrong_lines_are_named_with_file_and_line(file: Path) -> None:
     )
     result = call("groups", "list", "--command-config", file)
     assert (result.exit_code, result.stdout) == (2, "")
-    problems = result.stderr.strip().removeprefix("coopconsume: ").split(f"; {file}:")
-    assert [problem.partition(": ")[0].removeprefix(f"{file}:") for problem in problems] == [
-        "1", "3", "4", "5", "6", "7", "8",
-    ]  # fmt: skip
+    head, *problems = re.split("(?:: |; )line ", result.stderr.strip())
+    assert head == f"coopconsume: {file}"
+    assert [problem[0] for problem in problems] == ["1", "3", "4", "5", "6", "7", "8"]
     wanted = ("'bootstrap.servers'", "'kafka.group.id'", "'commitTable'", "give seconds",
               "keys are bytes", "commitTable has what is done", "coopconsume run")  # fmt: skip
     for problem, said in zip(problems, wanted, strict=True):

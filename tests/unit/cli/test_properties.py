@@ -74,7 +74,7 @@ def test_a_line_that_cannot_be_read_is_named(read, tmp_path, content, line, said
     """With the file and what to do; its value, which may be a secret, is not shown."""
     with pytest.raises(OptionsFileError, match=said) as error:
         read(content)
-    assert str(error.value).startswith(f"{tmp_path}/client.properties:{line}: ")
+    assert str(error.value).startswith(f"{tmp_path}/client.properties: line {line}: ")
     assert pickle.loads(pickle.dumps(error.value)).problems == error.value.problems
 
 
