@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from coopconsume.cli import main
-from coopconsume.cli.command_config import full_name, used_by_logs
+from coopconsume.cli.command_config import GivenOptions, full_name, used_by_logs
 from coopconsume.cli.place import SHORT_FORMS
 from coopconsume.fenced.config import REFUSED_SETTINGS as REFUSED_BY_LOGS
 from coopconsume.kafka.settings import KNOWN_KAFKA_SETTINGS
@@ -274,6 +274,15 @@ def test_the_last_one_of_a_file_counts(file: Path) -> None:
     file.write_text("group.id=a\nkafka.group.id=b\nSLOTS=1\nslots=2\n")
     found = printed("groups", "list", "--command-config", file)
     assert found == {"kafka.group.id": ("b", f"{file}:2"), "slots": ("2", f"{file}:4")}
+
+
+def test_the_last_one_of_the_command_line_counts() -> None:
+    """For the command as for what is printed."""
+    options = GivenOptions()
+    for name, value in (("kafka.sasl_plain_password", "a"), ("kafka.sasl.plain.password", "b")):
+        options.give(name, value, "-o")
+    assert options == {"kafka.sasl.plain.password": "b"}
+    assert options.table(defaults=False) == [("kafka.sasl.plain.password", "***", "-o")]
 
 
 def test_an_option_has_the_same_words_on_the_command_line() -> None:
