@@ -126,7 +126,7 @@ def test_wrong_arguments_are_refused_before_anything_is_opened():
 @pytest.mark.parametrize(
     ("words", "match"),
     [
-        (["take", "orders"], "Missing option '--group'"),
+        (["take", "orders"], "option 'kafka.group.id' is missing"),
         (["holds", "orders", "--group", "g", "--replica", "r1@"], "write it as TOPIC"),
         (["audit", "orders", "--group", "g", "--replica", "a b"], "name that Kafka accepts"),
     ],
