@@ -53,16 +53,21 @@ class Admin:
         """
         return list_groups(self._options, spark=self._spark)
 
-    def describe(self, group: str) -> GroupOverview:
+    def describe(
+        self, group: str, topics: Mapping[str, Iterable[int]] | None = None
+    ) -> GroupOverview:
         """Returns members, shares, epochs, claims and partitions of a group.
 
         Args:
             group: Its id.
+            topics: Partitions by topic, an empty collection for all of a topic; by default all that
+                the group has offsets for or owns.
 
         Raises:
             GroupNotFound: Neither Kafka nor the commit table knows it.
+            InvalidOption: A topic does not have such a partition.
         """
-        return describe_group(self._options, group, spark=self._spark)
+        return describe_group(self._options, group, topics, spark=self._spark)
 
     def reader(self, group: str) -> GroupReader:
         """Returns a reader of the status of a group, which stays connected until it is closed.

@@ -1,7 +1,7 @@
 """Shows the parts of a status as HTML for notebooks, with maps of the hash space (pure).
 
-The HTML contains no script. Maps have the colours of `admin.tables`; everything else uses the
-notebook's theme.
+The HTML contains no script. Maps and headlines have the colours of `admin.tables`; everything else
+uses the notebook's theme.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from html import escape
 from typing import TYPE_CHECKING, TypeVar
 
 from assignors import KeyRange
-from coopconsume.admin.tables import KeyRangeMap, OwnedPart, Owner, Table, cell
+from coopconsume.admin.tables import Headline, KeyRangeMap, OwnedPart, Owner, Table, cell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from coopconsume.admin.tables import Part
 
 log = logging.getLogger(__name__)
 
@@ -23,10 +25,9 @@ _T = TypeVar("_T")
 _WIDTH, _HEIGHT = 320, 14
 
 
-def html(parts: Iterable[str | Table]) -> str:
+def html(parts: Iterable[Part]) -> str:
     """Returns sentences as paragraphs and tables as tables, in one element."""
-    shown = (_table(part) if isinstance(part, Table) else _text(part) for part in parts)
-    return f"<div>{''.join(shown)}</div>"
+    return f"<div>{''.join(map(_part, parts))}</div>"
 
 
 def in_time(seconds: float, draw: Callable[[], _T]) -> _T | None:
@@ -43,6 +44,15 @@ def in_time(seconds: float, draw: Callable[[], _T]) -> _T | None:
     thread.start()
     thread.join(seconds)
     return found[0] if found else None
+
+
+def _part(part: Part) -> str:
+    if isinstance(part, Table):
+        return _table(part)
+    if isinstance(part, Headline):
+        style = f"color:{part.colour};font-weight:bold"
+        return f'<p style="{style}">{escape(cell(part.text))}</p>'
+    return _text(part)
 
 
 def _text(sentence: str) -> str:

@@ -1,7 +1,7 @@
 """Tables of a status as data, which `admin.text` shows as text and `admin.html` as HTML (pure).
 
-A part of a status is a sentence or a `Table`. The values of a table are numbers, texts, times,
-`Owner` and `KeyRangeMap`; None is a dash.
+A part of a status is a sentence, a `Headline` or a `Table`. The values of a table are numbers,
+texts, times, `Owner` and `KeyRangeMap`; None is a dash.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ from __future__ import annotations
 import string
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from assignors import KeyRange
+from coopconsume.texts import span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from coopconsume.monitoring.verdict import Level
 
 _LETTERS: Final = string.ascii_uppercase + string.ascii_lowercase + string.digits
 #: Those of Okabe and Ito, and of an owner that the list does not have.
@@ -22,6 +25,11 @@ _COLOURS: Final = ("#56b4e9", "#e69f00", "#009e73", "#f0e442", "#0072b2", "#d55e
 _NO_COLOUR: Final = "#888888"
 _TOO_MANY: Final = "#"
 _NOBODY: Final = "."
+#: The colours of levels, as HTML has them: those of Okabe and Ito, readable on light and dark.
+_LEVELS: Final[dict[Level, str]] = {
+    "ok": "#009e73", "working": "#3a8fc4", "waiting": "#b8860b", "action": "#d55e00",
+    "danger": "#d62f2f",
+}  # fmt: skip
 _PLACES: Final = 32
 
 
@@ -76,6 +84,24 @@ class KeyRangeMap(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Headline:
+    """A sentence in the colour of its level.
+
+    Attributes:
+        text: The sentence.
+        level: How urgent it is.
+    """
+
+    text: str
+    level: Level
+
+    @property
+    def colour(self) -> str:
+        """Its colour, as HTML has it."""
+        return _LEVELS[self.level]
+
+
+@dataclass(frozen=True)
 class Table:
     """A table.
 
@@ -93,6 +119,10 @@ class Table:
         return tuple(any(map(_is_number, column)) for column in zip(*self.rows, strict=True)) or (
             (False,) * len(self.titles)
         )
+
+
+#: A part of a status.
+Part: TypeAlias = str | Headline | Table
 
 
 def cell(value: object) -> str:
@@ -124,17 +154,6 @@ def text_of(data: bytes | None) -> str | None:
     return None if data is None else data.decode("utf-8", "backslashreplace")
 
 
-def one_line(text: str, most: int) -> str:
-    """Returns a text in one line of some characters at most."""
-    line = " ".join(text.split())
-    return line if len(line) <= most else f"{line[: most - 1]}…"
-
-
-def counted(count: int, what: str) -> str:
-    """Returns a number with the thing that it counts: ``1 member``, ``2 members``."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
 def age(since: datetime | None, now: datetime) -> str | None:
     """Returns how long ago a time is; None if it is not known."""
     seconds = seconds_since(since, now)
@@ -144,15 +163,6 @@ def age(since: datetime | None, now: datetime) -> str | None:
 def seconds_since(at: datetime | None, now: datetime) -> float | None:
     """Returns how long ago a time is, in seconds from 0; None if it is not known."""
     return None if at is None else max(0.0, (now - at).total_seconds())
-
-
-def span(seconds: float) -> str:
-    """Returns a time span in its largest unit, from seconds to days; what is over is 0 s."""
-    seconds = max(0.0, seconds)
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def share_of_space(ranges: Iterable[KeyRange]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
-from coopconsume.admin.tables import KeyRangeMap, Owner, Table, cell, printable
+from coopconsume.admin.tables import Headline, KeyRangeMap, Owner, Table, cell, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
+
+    from coopconsume.admin.tables import Part
 
 #: The most rows that are fitted to a terminal; rich needs 0.5 ms for each.
 _MOST_FITTED: Final = 2_000
@@ -23,14 +25,17 @@ _NARROWEST: Final = 10
 _BETWEEN: Final = 2
 
 
-def write(parts: Iterable[str | Table], stream: TextIO) -> None:
+def write(parts: Iterable[Part], stream: TextIO) -> None:
     """Writes the parts of a status.
 
-    In a terminal, tables fit its width, and owners have colours unless ``NO_COLOR`` is set. A table
-    that cannot fit is plain lines, which the terminal breaks.
+    In a terminal, tables fit its width, and owners and headlines have colours unless ``NO_COLOR``
+    is set. A table that cannot fit is plain lines, which the terminal breaks.
     """
     console = _console(stream) if stream.isatty() else None
     for part in parts:
+        if console is not None and isinstance(part, Headline):
+            console.print(_headline(part), soft_wrap=True)
+            continue
         if console is not None and isinstance(part, Table) and len(part.rows) <= _MOST_FITTED:
             fitted = _fitted(part, console.width)
             if fitted is not None:
@@ -39,11 +44,13 @@ def write(parts: Iterable[str | Table], stream: TextIO) -> None:
         stream.writelines(f"{line}\n" for line in text_lines([part]))
 
 
-def text_lines(parts: Iterable[str | Table]) -> Iterator[str]:
+def text_lines(parts: Iterable[Part]) -> Iterator[str]:
     """Yields the parts of a status as plain lines of any length."""
     for part in parts:
         if isinstance(part, str):
             yield printable(part)
+        elif isinstance(part, Headline):
+            yield cell(part.text)
         else:
             yield from _lines(part)
 
@@ -63,6 +70,12 @@ def _console(stream: TextIO) -> Console:
     from rich.console import Console
 
     return Console(file=stream)
+
+
+def _headline(part: Headline) -> Text:
+    from rich.text import Text
+
+    return Text(cell(part.text), f"bold {part.colour}")
 
 
 def _fitted(table: Table, width: int) -> RichTable | None:

@@ -15,11 +15,11 @@ from commits import CommitTableNotFound
 from coopconsume.admin.offsets import read_document, write_document
 from coopconsume.admin.offsets.tables import (
     gap_parts,
-    lag_table,
     move_parts,
     offset_table,
     state_parts,
 )
+from coopconsume.admin.overview.tables import lag_parts
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
 from coopconsume.cli.offset_documents import (
     gap_documents,
@@ -163,10 +163,13 @@ def gaps(*, group: str, topics: Mapping[str, list[int]] | None, limit: int, admi
 @with_admin
 @shown
 def lag(*, group: str, topics: Mapping[str, list[int]] | None, admin: Admin) -> Shown:
-    """Show the lag of each partition and the record that blocks its stable offset."""
-    found = admin.lag(group, topics)
-    document = [lag_document(one) for one in found]
-    return Shown(lambda: document, [lag_table(found, datetime.now(UTC))])
+    """Show the lag of each partition and the record that blocks its stable offset.
+
+    The first line is the verdict on the group; 'groups describe --json' has it as JSON.
+    """
+    found = admin.describe(group, topics)
+    document = [lag_document(one) for one in found.partitions]
+    return Shown(lambda: document, lag_parts(found, datetime.now(UTC)))
 
 
 offsets.add_command(lag)

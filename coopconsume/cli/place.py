@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from coopconsume.admin.tables import Table
+    from coopconsume.admin.tables import Part
 
 #: Parameters that are short forms of options: how they are written, and the option.
 SHORT_FORMS = {
@@ -77,7 +77,7 @@ class Shown(NamedTuple):
     """
 
     document: Callable[[], Any]
-    parts: Iterable[str | Table]
+    parts: Iterable[Part]
     code: int = OK
 
 

@@ -128,6 +128,13 @@ JOB_GAUGES = (
         "s",
         "Time for which the oldest handler call has run; 0 if none runs for a second.",
     ),
+    Number(
+        "verdictSeverity",
+        "coopconsume.verdict",
+        "1",
+        "The level of the job's verdict: 0 all done, 1 working, 2 waiting, 3 somebody must act, 4 "
+        "records are lost.",
+    ),
 )
 #: The entries of ``durationMs``, by phase.
 PHASES = Number("durationMs", "coopconsume.phase.duration", "s", "Time by phase of a batch.")

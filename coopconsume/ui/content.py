@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from assignors import KeyRange
 from coopconsume.admin.offsets.tables import blocker_table, failed_table, gap_table
-from coopconsume.admin.overview.tables import GroupTables, lasting
+from coopconsume.admin.overview.tables import GroupTables
+from coopconsume.admin.overview.verdict import condition_of, lasting
 from coopconsume.admin.pictures import OffsetMap, OffsetState, map_of
 from coopconsume.admin.tables import Owner, Table, cell
+from coopconsume.monitoring.verdict import Pace, verdict_document, verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from coopconsume.admin.offsets.status import Blocker, PartitionStatus
     from coopconsume.admin.overview.data import GroupOverview, InDoubtRange, PartitionOverview
-    from coopconsume.ui.watch import View
+    from coopconsume.ui.watch import Sample, View
 
 Sort = Literal["name", "lag", "age", "failed"]
 #: The columns of the small map of a partition, and of the large one.
@@ -29,6 +33,8 @@ _BLOCKERS = 100
 _GAPS = 200
 _IN_DOUBT = 50
 _TEXT = 500
+#: Seconds over which rates are means, as commits come in bursts.
+_RECENT: Final = 30.0
 
 
 def group_content(
@@ -57,6 +63,8 @@ def group_content(
     if view.reading is None:
         return found
     overview = view.reading.overview
+    pace = pace_of(view.samples)
+    condition = condition_of(overview, now, pace)
     tables = GroupTables(overview, now)
     clients = {one.id: one.client_id for one in overview.members}
     names = [clients.get(one) or one for one in overview.owners]
@@ -65,6 +73,8 @@ def group_content(
     rows = [one for one in overview.partitions if find.lower() in one.name.lower()]
     rows.sort(key=lambda one: _order(sort, one))
     return found | {
+        "verdict": verdict_document(verdicts(condition, now)),
+        "pace": None if pace is None else asdict(pace) | {"doneIn": condition.done_in},
         "group": overview.group, "state": overview.state, "assignor": overview.assignor,
         "cluster": overview.cluster, "servers": overview.servers, "table": overview.table,
         "epoch": overview.epoch, "generation": overview.generation, "lag": overview.lag,
@@ -87,6 +97,21 @@ def group_content(
         "oldest": _oldest(blocked),
         "events": table_content(tables.events(_EVENTS)),
     }  # fmt: skip
+
+
+def pace_of(samples: Sequence[Sample]) -> Pace | None:
+    """Returns the mean rates of the last half minute; None before there are any."""
+    recent = [one for one in samples if one.at > samples[-1].at - _RECENT]
+    seconds = recent[-1].at - recent[0].at if recent else 0.0
+    if seconds <= 0:
+        return None
+    # A rate is that of the time since the sample before.
+    spans = [(one, one.at - before.at) for before, one in itertools.pairwise(recent)]
+    done, new = (
+        sum(getattr(one, rate) * time for one, time in spans) / seconds
+        for rate in ("done_rate", "new_rate")
+    )
+    return Pace(done, new, seconds)
 
 
 def partition_content(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from coopconsume.admin.offsets.counting import count_records
 from coopconsume.admin.offsets.moves import Kept, Move, marked, replaced, to_offset, unmoved
-from coopconsume.admin.offsets.reading import read_statuses, unknown_group
+from coopconsume.admin.offsets.reading import chosen_partitions, read_statuses, unknown_group
 from coopconsume.errors import GroupActive, InvalidOption, ResetNotFinished, StateNotChosen
 from coopconsume.group.owned import to_keep
 from coopconsume.kafka.blocker_records import read_blockers
@@ -88,7 +88,7 @@ class OffsetAdmin(Connection):
             is_known = known or (topics and (may_be_new or self.group in self.store.groups()))
             if not is_known:
                 raise unknown_group(self.options, self.store)
-            return known if topics is None else self._chosen(topics, known)
+            return known if topics is None else chosen_partitions(self.cluster, topics, known)
 
         return read_statuses(
             self.options, self.cluster, self.store, choose,
@@ -99,20 +99,6 @@ class OffsetAdmin(Connection):
     def acquisitions(self) -> dict[TopicPartition, list[Acquisition]]:
         """Returns the chunks that members of a cooperative epoch hold, by partition."""
         return self.store.acquisitions(self.group)
-
-    def _chosen(
-        self, topics: Mapping[str, Iterable[int]], known: Iterable[TopicPartition]
-    ) -> set[TopicPartition]:
-        counts = {t.name: t.partitions for t in self.cluster.topics(topics, missing_ok=True)}
-        chosen: set[TopicPartition] = set()
-        for topic, partitions in topics.items():
-            every = {*range(counts.get(topic, 0)), *(p for t, p in known if t == topic)}
-            wanted = set(partitions) or every
-            if not wanted or not wanted <= every:
-                missing = f"partition {min(wanted - every)}" if wanted - every else "partitions"
-                raise InvalidOption("topic", topic, f"it has no {missing}; see 'topics describe'")
-            chosen |= {(topic, p) for p in wanted}
-        return chosen
 
     # -- plans
 

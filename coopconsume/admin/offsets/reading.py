@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from coopconsume.admin.offsets.status import PartitionStatus, times_of
-from coopconsume.errors import GroupNotFound
+from coopconsume.errors import GroupNotFound, InvalidOption
 from coopconsume.group.agreement import ORDERING_KEY
 from coopconsume.kafka.identity import is_other_topic
 
@@ -74,6 +74,32 @@ def read_statuses(
         read = records({tp: at for tp, at in blockers.items() if at is not None})
         found |= {tp: replace(found[tp], record=record) for tp, record in read.items()}
     return list(found.values())
+
+
+def chosen_partitions(
+    cluster: Cluster, topics: Mapping[str, Iterable[int]], known: Iterable[TopicPartition]
+) -> set[TopicPartition]:
+    """Returns the partitions that a user has chosen.
+
+    Args:
+        cluster: The connection to the cluster.
+        topics: Partitions by topic; an empty list means all partitions of the topic.
+        known: Partitions that can be chosen even if the cluster does not have them any more.
+
+    Raises:
+        InvalidOption: A topic does not have such a partition.
+    """
+    counts = {t.name: t.partitions for t in cluster.topics(topics, missing_ok=True)}
+    known = set(known)
+    chosen: set[TopicPartition] = set()
+    for topic, partitions in topics.items():
+        every = {*range(counts.get(topic, 0)), *(p for t, p in known if t == topic)}
+        wanted = set(partitions) or every
+        if not wanted or not wanted <= every:
+            missing = f"partition {min(wanted - every)}" if wanted - every else "partitions"
+            raise InvalidOption("topic", topic, f"it has no {missing}; see 'topics describe'")
+        chosen |= {(topic, p) for p in wanted}
+    return chosen
 
 
 def unknown_group(options: Options, store: CommitStore) -> GroupNotFound:

@@ -6,7 +6,8 @@ import itertools
 from typing import TYPE_CHECKING, Final
 
 from coopconsume.admin.offsets.status import NOT_DONE
-from coopconsume.admin.tables import Table, age, one_line, span
+from coopconsume.admin.tables import Table, age
+from coopconsume.texts import one_line, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

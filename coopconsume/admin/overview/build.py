@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from commits.model import TopicPartition
     from coopconsume.admin.offsets.status import PartitionStatus
     from coopconsume.kafka.coordinator import KafkaMember
+    from coopconsume.kafka.parked_keys import BehindParked
 
 #: A share in doubt, for how many milliseconds, and when it was assigned; None if the log's history
 #: does not go back so far.
@@ -51,6 +52,7 @@ class GroupFacts:
         statuses: The partitions that the group has offsets for or owns, ascending.
         known_primary: The offsets written by other clients that the commit log has accepted.
         acquisitions: The chunks that members of a cooperative epoch hold.
+        behind: The records behind parked ones, of partitions in which they were counted.
         group: The group id.
         cluster: The id of the Kafka cluster.
         servers: Its ``bootstrap.servers``.
@@ -65,6 +67,7 @@ class GroupFacts:
     statuses: Sequence[PartitionStatus] = ()
     known_primary: Mapping[TopicPartition, int] = field(default_factory=dict)
     acquisitions: Mapping[TopicPartition, Sequence[Acquisition]] = field(default_factory=dict)
+    behind: Mapping[TopicPartition, BehindParked] = field(default_factory=dict)
     group: str = ""
     cluster: str = ""
     servers: str = ""
@@ -112,7 +115,13 @@ def build(facts: GroupFacts) -> GroupOverview:
         tuple(_notes(facts, partitions)),
         facts.row.record_filter if facts.row else "",
         facts.row.sharing if facts.row else "",
+        _last_commit(facts.history),
     )
+
+
+def _last_commit(history: Iterable[Mapping[str, Any]]) -> datetime | None:
+    times = [one["written_at"] for one in history if one["kind"] == "commit" and one["counted"]]
+    return max(times, default=None)
 
 
 def _members(facts: GroupFacts) -> tuple[MemberOverview, ...]:
@@ -166,6 +175,7 @@ def _partitions(facts: GroupFacts) -> tuple[PartitionOverview, ...]:
             owners=tuple(sorted(owners.get(tp, ()), key=lambda owned: owned.key_range)),
             in_doubt=tuple(sorted(in_doubt.get(tp, ()), key=lambda doubt: doubt.key_range)),
             chunks=tuple(map(ChunkOverview.of, facts.acquisitions.get(tp, ()))),
+            behind_parked=facts.behind.get(tp),
         )
         for status in facts.statuses
         for tp in [(status.topic, status.partition)]

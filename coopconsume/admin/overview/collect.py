@@ -2,28 +2,54 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from coopconsume.admin.offsets.reading import read_statuses, unknown_group
+from coopconsume.admin.offsets.reading import chosen_partitions, read_statuses, unknown_group
 from coopconsume.admin.offsets.status import PartitionStatus
 from coopconsume.admin.overview.build import GroupFacts, build
 from coopconsume.admin.overview.data import GroupSummary
 from coopconsume.kafka.blocker_records import read_blockers
 from coopconsume.kafka.connection import Connection
 from coopconsume.kafka.coordinator import DEAD
+from coopconsume.kafka.parked_keys import ParkedKeys, count_behind
 from coopconsume.options import Options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
     from commits import CommitStore
+    from commits.model import TopicPartition
     from coopconsume.admin.offsets.reading import BlockerReader
     from coopconsume.admin.overview.data import GroupOverview
     from coopconsume.kafka.cluster import Cluster
+    from coopconsume.kafka.parked_keys import BehindParked
+
+#: Returns the records behind parked ones, of partitions in which they are counted.
+BehindCounter: TypeAlias = (
+    "Callable[[Mapping[TopicPartition, ParkedKeys]], Mapping[TopicPartition, BehindParked]]"
+)
+
+
+@dataclass(frozen=True)
+class LogReaders:
+    """The functions that read records of Kafka's logs for an overview.
+
+    Attributes:
+        blockers: Reads the records of blockers.
+        behind: Counts the records behind parked ones.
+    """
+
+    blockers: BlockerReader
+    behind: BehindCounter
+
+    @classmethod
+    def of(cls, options: Options) -> Self:
+        """Returns those that read the logs each time."""
+        return cls(partial(read_blockers, options), partial(count_behind, options))
 
 
 def list_groups(
@@ -62,27 +88,39 @@ def list_groups(
 
 
 def describe_group(
-    options: Mapping[str, Any], group: str, *, spark: SparkSession | None = None
+    options: Mapping[str, Any],
+    group: str,
+    topics: Mapping[str, Iterable[int]] | None = None,
+    *,
+    spark: SparkSession | None = None,
 ) -> GroupOverview:
     """Returns the members, shares, epochs, claims and partitions of a group.
 
     Args:
         options: As for `CooperativeConsumer`; no group is needed.
         group: The group id.
+        topics: Partitions by topic, an empty collection for all of a topic; by default all that
+            the group has offsets for or owns.
         spark: The session, needed for a commit table in a catalog.
 
     Raises:
         GroupNotFound: Neither Kafka nor the commit table knows the group.
+        InvalidOption: A topic does not have such a partition.
         commits.CommitTableNotFound: There is no commit table.
         OptionError, BrokerUnreachable, NotAuthorized, commits.CommitStoreError: As for a consumer.
     """
     parsed = Options.parse({**options, "kafka.group.id": group})
     with Connection(parsed, spark=spark) as at:
-        return overview_of(parsed, at.cluster, at.store)
+        return overview_of(parsed, at.cluster, at.store, topics=topics)
 
 
 def overview_of(
-    options: Options, cluster: Cluster, store: CommitStore, *, history: bool = True
+    options: Options,
+    cluster: Cluster,
+    store: CommitStore,
+    *,
+    topics: Mapping[str, Iterable[int]] | None = None,
+    history: bool = True,
 ) -> GroupOverview:
     """Returns the overview of a consumer's group over open connections.
 
@@ -90,6 +128,7 @@ def overview_of(
         options: The options of the consumer.
         cluster: The connection to its cluster.
         store: The commit store.
+        topics: Partitions by topic, as for `describe_group`.
         history: Whether to read the events, and with them the whole commit log.
 
     Raises:
@@ -97,7 +136,7 @@ def overview_of(
         BrokerUnreachable, NotAuthorized, commits.CommitStoreError: As for a consumer.
     """
     rows = store.history(options.group_id) if history else ()
-    return read_overview(options, cluster, store, rows, partial(read_blockers, options))
+    return read_overview(options, cluster, store, rows, LogReaders.of(options), topics=topics)
 
 
 def read_overview(
@@ -105,7 +144,9 @@ def read_overview(
     cluster: Cluster,
     store: CommitStore,
     history: Sequence[Mapping[str, Any]],
-    records: BlockerReader,
+    readers: LogReaders,
+    *,
+    topics: Mapping[str, Iterable[int]] | None = None,
 ) -> GroupOverview:
     """Returns the overview of a consumer's group.
 
@@ -114,7 +155,8 @@ def read_overview(
         cluster: The connection to its cluster.
         store: The commit store.
         history: The result of `commits.CommitStore.history`; may be empty.
-        records: Reads the records of blockers.
+        readers: Read records.
+        topics: Partitions by topic, as for `describe_group`.
 
     Raises:
         GroupNotFound: Neither Kafka nor the log knows the group.
@@ -134,10 +176,31 @@ def read_overview(
         table=store.target,
         store=store.id,
     )
-    statuses = read_statuses(
-        options, cluster, store, lambda known: {*known, *facts.owned}, history, records
-    )
+
+    def choose(known: Collection[TopicPartition]) -> Collection[TopicPartition]:
+        all_known = {*known, *facts.owned}
+        return all_known if topics is None else chosen_partitions(cluster, topics, all_known)
+
+    statuses = read_statuses(options, cluster, store, choose, history, readers.blockers)
     facts = replace(facts, statuses=statuses)
     if facts.kafka.state == DEAD and not facts.is_in_log:
         raise unknown_group(options, store)
+    if not (facts.row and facts.row.sharing):
+        facts = replace(facts, behind=readers.behind(_parked_keys(statuses)))
     return build(facts)
+
+
+def _parked_keys(statuses: Iterable[PartitionStatus]) -> dict[TopicPartition, ParkedKeys]:
+    """Returns the keys that parked records hold back, where Kafka's key is the key."""
+    found = {}
+    for one in statuses:
+        parked = [] if one.has_ordering_keys else one.parked
+        if not parked or one.log_start is None or one.end_offset is None:
+            continue
+        first: dict[int, int] = {}
+        for offset in parked:
+            key_hash = one.pending[offset].key_hash
+            if key_hash is not None:
+                first.setdefault(key_hash, offset)
+        found[one.topic, one.partition] = ParkedKeys(first, one.done, one.log_start, one.end_offset)
+    return found

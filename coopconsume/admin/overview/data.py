@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, is_dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from assignors import KeyRange, Share
 from coopconsume.admin.offsets.status import PartitionStatus
-from coopconsume.admin.tables import counted
+from coopconsume.monitoring.verdict import verdict_document
+from coopconsume.texts import counted
 
 if TYPE_CHECKING:
     from commits import Acquisition
+    from coopconsume.kafka.parked_keys import BehindParked
 
 #: A member that has joined and has no shares in the epoch in force yet.
 JOINING = "joining"
@@ -121,15 +123,17 @@ class PartitionOverview(PartitionStatus):
         owners: The owned key ranges, ascending.
         in_doubt: The key ranges that a former owner may still be processing.
         chunks: The chunks that members of a cooperative epoch hold, the oldest first.
+        behind_parked: The records behind its parked ones; None if they were not counted.
     """
 
     owners: tuple[OwnedRange, ...] = ()
     in_doubt: tuple[InDoubtRange, ...] = ()
     chunks: tuple[ChunkOverview, ...] = ()
+    behind_parked: BehindParked | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the partition for JSON; of its gaps and pending records only the numbers."""
-        more = ("owners", "in_doubt", "blocker", "chunks")
+        more = ("owners", "in_doubt", "blocker", "chunks", "behind_parked")
         found = self.figures() | {"pending": len(self.pending)}
         return found | {name: plain(getattr(self, name)) for name in more}
 
@@ -182,6 +186,8 @@ class GroupOverview:
             all.
         sharing: ``cooperative`` if members of the epoch acquire chunks of whole partitions; empty
             if each has key ranges of its own.
+        last_commit: When the last commit was written, by its writer's clock; None if the log does
+            not say, or was not read.
     """
 
     group: str
@@ -199,6 +205,12 @@ class GroupOverview:
     notes: tuple[str, ...]
     record_filter: str = ""
     sharing: str = ""
+    last_commit: datetime | None = None
+
+    @property
+    def is_worked_on(self) -> bool:
+        """Whether it has members that Kafka lists and that are not fenced, or claims."""
+        return bool(self.claims) or any(m.status in (WORKING, JOINING) for m in self.members)
 
     @property
     def owners(self) -> tuple[str, ...]:
@@ -212,10 +224,13 @@ class GroupOverview:
         return sum(partition.lag or 0 for partition in self.partitions)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the overview for JSON; times are ISO 8601 strings."""
+        """Returns the overview for JSON, with the verdict of now; times are ISO 8601 strings."""
+        from coopconsume.admin.overview.verdict import group_verdicts
+
         found: dict[str, Any] = plain(replace(self, partitions=()))
         found["partitions"] = [partition.to_dict() for partition in self.partitions]
-        return found | {"lag": self.lag}
+        verdict = verdict_document(group_verdicts(self, datetime.now(UTC)))
+        return found | {"lag": self.lag, "verdict": verdict}
 
     def _repr_html_(self) -> str:
         from coopconsume.admin.overview.tables import group_html

@@ -6,9 +6,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from coopconsume.admin.overview.collect import read_overview
+from coopconsume.admin.overview.collect import LogReaders, read_overview
 from coopconsume.kafka.blocker_records import read_blockers
 from coopconsume.kafka.connection import Connection
+from coopconsume.kafka.parked_keys import count_behind
 from coopconsume.options import Options
 
 if TYPE_CHECKING:
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
     from coopconsume.admin.offsets.status import PartitionStatus
     from coopconsume.admin.overview.data import GroupOverview
     from coopconsume.kafka.blocker_records import BlockerRecord
+    from coopconsume.kafka.parked_keys import BehindParked, ParkedKeys
 
-#: The history, which is the whole commit log, and the records of blockers are read for at most one
-#: part in so many of the time.
+#: The history, which is the whole commit log, the records of blockers, and those behind parked ones
+#: are each read for at most one part in so many of the time.
 _SLOW_PART: Final = 10
 
 
@@ -45,8 +47,9 @@ class GroupReading:
 class GroupReader(Connection):
     """Reads the status of one group repeatedly, and keeps what need not be read again.
 
-    Times of commits may be some seconds older than the rest. The record of a blocker is read once
-    its offset has blocked for two calls of `read`. A reader is used by one thread at a time.
+    Times of commits, and the number of records behind parked ones, may be some seconds older than
+    the rest. The record of a blocker is read once its offset has blocked for two calls of `read`. A
+    reader is used by one thread at a time.
 
     Args:
         options: As for `CooperativeConsumer`; no subscription is needed.
@@ -67,6 +70,9 @@ class GroupReader(Connection):
         self._blocking: dict[TopicPartition, int] = {}
         self._records: dict[TopicPartition, tuple[int, BlockerRecord]] = {}
         self._records_due = 0.0
+        self._parked: dict[TopicPartition, ParkedKeys] = {}
+        self._behind: dict[TopicPartition, BehindParked] = {}
+        self._behind_due = 0.0
 
     def read(self) -> GroupReading:
         """Returns the status of the group now.
@@ -79,8 +85,9 @@ class GroupReader(Connection):
         if began >= self._history_due:
             self._history = self.store.history(self.options.group_id)
             self._history_due = _next_after(began)
+        readers = LogReaders(self._records_at, self._behind_parked)
         return GroupReading(
-            read_overview(self.options, self.cluster, self.store, self._history, self._records_at)
+            read_overview(self.options, self.cluster, self.store, self._history, readers)
         )
 
     def _records_at(
@@ -102,6 +109,22 @@ class GroupReader(Connection):
             self._records |= {tp: (stays[tp], record) for tp, record in found.items()}
             self._records_due = _next_after(began)
         return {tp: record for tp, (_, record) in self._records.items()}
+
+    def _behind_parked(
+        self, parked: Mapping[TopicPartition, ParkedKeys]
+    ) -> Mapping[TopicPartition, BehindParked]:
+        """Returns the records behind parked ones; counts them again where something has changed."""
+        began = time.monotonic()
+        if began >= self._behind_due:
+            known = self._behind
+            changed = {
+                tp: one for tp, one in parked.items()
+                if tp not in known or self._parked.get(tp) != one
+            }  # fmt: skip
+            kept = {tp: known[tp] for tp in parked.keys() - changed.keys()}
+            self._parked, self._behind = dict(parked), kept | count_behind(self.options, changed)
+            self._behind_due = _next_after(began)
+        return self._behind
 
 
 def _next_after(began: float) -> float:

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from assignors import KeyRange
 from coopconsume.admin.html import html
-from coopconsume.admin.offsets.tables import blocker_table, shown_primary
+from coopconsume.admin.offsets.tables import blocker_table, lag_table, shown_primary
+from coopconsume.admin.overview.verdict import group_verdicts, lasting
 from coopconsume.admin.tables import (
+    Headline,
     KeyRangeMap,
     OwnedPart,
     Owner,
     Table,
-    counted,
     share_of_space,
 )
 from coopconsume.kafka.coordinator import DEAD
+from coopconsume.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,10 +28,11 @@ if TYPE_CHECKING:
         GroupEvent,
         GroupOverview,
         GroupSummary,
-        InDoubtRange,
         OwnedRange,
         PartitionOverview,
     )
+    from coopconsume.admin.tables import Part
+    from coopconsume.monitoring.verdict import Verdict
 
 
 def summaries(groups: list[GroupSummary]) -> Table:
@@ -40,10 +43,26 @@ def summaries(groups: list[GroupSummary]) -> Table:
     )
 
 
+def verdict_parts(found: Sequence[Verdict]) -> Iterator[str | Headline]:
+    """Yields the verdict on a group, the next command if somebody has to act, and the others."""
+    first, *others = found
+    yield Headline(first.sentence, first.level)
+    if first.command:
+        yield f"next: {first.command}"
+    yield from (f"also: {one.sentence}" for one in others)
+
+
+def lag_parts(group: GroupOverview, now: datetime) -> Iterator[Part]:
+    """Yields the verdict on a group, and the lag of each partition with its blocker."""
+    yield from verdict_parts(group_verdicts(group, now))
+    yield ""
+    yield lag_table(group.partitions, now)
+
+
 def group_parts(
     group: GroupOverview, now: datetime, *, history: int = 10, me: str | None = None
-) -> Iterator[str | Table]:
-    """Yields the overview of a group.
+) -> Iterator[Part]:
+    """Yields the overview of a group, its verdict first.
 
     Args:
         group: The group.
@@ -54,6 +73,7 @@ def group_parts(
     shown = GroupTables(group, now, me)
     dead = "unknown to Kafka" if group.state == DEAD else group.state
     members = counted(len(group.members), "member")
+    yield from verdict_parts(group_verdicts(group, now))
     yield f"group {group.group}: {dead}, {members}, {group.lag:,} records not done"
     yield f"commit table {group.table}"
     yield f"Kafka {group.servers}, cluster {group.cluster}"
@@ -121,14 +141,6 @@ def _blocking(blocker: Mapping[str, Any] | None) -> str | None:
     if blocker["attempts"]:
         found += f", failed {blocker['attempts']} times: {blocker['error']}"
     return found
-
-
-def lasting(partition: PartitionOverview, now: datetime) -> Iterator[tuple[InDoubtRange, float]]:
-    """Yields the ranges that are still in doubt, and for how many seconds at most."""
-    for doubt in partition.in_doubt:
-        left = doubt.seconds if doubt.until is None else (doubt.until - now).total_seconds()
-        if left > 0:
-            yield doubt, left
 
 
 def _of_rows(table: Table) -> Iterator[str | Table]:

@@ -17,6 +17,7 @@ from coopconsume.monitoring.listener import (
     QueryTerminatedEvent,
 )
 from coopconsume.runtime.status.latency import CommitLatency
+from coopconsume.runtime.status.verdict import job_verdict
 from coopconsume.worker.histogram import Histogram
 
 if TYPE_CHECKING:
@@ -231,6 +232,8 @@ class Meter:
             came = sum(max(0, end - self._ends.get(tp, end)) for tp, end in ends.items())
             self._ends = ends
             call = self.oldest_call
+            group = self._identity["groupId"]
+            verdict = job_verdict(group, partitions, partitions_now, self.waiting)
             event = Progress(
                 self._identity,
                 timestamp=_iso(),
@@ -260,6 +263,8 @@ class Meter:
                 isPaused=self._is_paused,
                 channelError=self.channel_error,
                 circuitBreaker=self.breaker.describe(now) if self.breaker else None,
+                verdict=verdict.to_dict(),
+                verdictSeverity=verdict.severity,
                 partitions=partitions_now,
                 **{name: sum(p[name] for p in partitions_now) for name in _SUMS},
             )

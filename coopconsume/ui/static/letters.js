@@ -121,6 +121,12 @@ function confirmed(action, plan) {
   });
 }
 
+// Shows the dead letters, as a link to them does.
+export function go() {
+  at("letters-section").scrollIntoView({ behavior: "smooth" });
+  at("load").click();
+}
+
 export function begin(allowDecisions) {
   at("decisions").hidden = !allowDecisions;
   const again = () => { start = 0; chosen.clear(); load(); };

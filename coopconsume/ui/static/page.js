@@ -102,6 +102,7 @@ function show(next) {
   at("main").hidden = false;
   document.title = `${short(found.lag)} · ${found.group} · coopconsume`;
   showTitle();
+  showVerdict();
   showCards();
   showCharts();
   showBlockers();
@@ -122,14 +123,34 @@ function showTitle() {
   at("notes").replaceChildren(...found.notes.map((note) => make("li", {}, note)));
 }
 
+function showVerdict() {
+  const { level, reason, sentence, command, records, others } = found.verdict;
+  at("verdict").className = level;
+  at("sentence").textContent = sentence;
+  unlessShown("also", others.map((one) => one.sentence), (one) => make("li", {}, one));
+  const links = records.map((one) => ["record", one]);
+  if (reason === "decision") links.unshift(["letters", null]);
+  if (command) links.push(["command", command]);
+  unlessShown("next", links, ([kind, one]) => {
+    if (kind === "command") return make("code", {}, one);
+    if (kind === "letters") return make("button", { onclick: letters.go }, "Dead letters");
+    const key = one.key === null ? "" : ` · ${one.key}`;
+    return make("button", { onclick: () => openDetail(one) }, `${one.topic}-${one.partition}@${one.offset}${key}`);
+  });
+}
+
+// Replaces the children of an element only if they change, so that no click and no focus is lost.
+function unlessShown(id, list, child) {
+  const [element, key] = [at(id), JSON.stringify(list)];
+  if (element.dataset.key === key) return;
+  element.dataset.key = key;
+  element.replaceChildren(...list.map(child));
+}
+
 function showCards() {
-  const last = found.series.at(-1) || [0, 0, 0, 0, 0];
-  // The rate of the last half minute, as commits come in bursts.
-  const recent = found.series.filter(([time]) => time > last[0] - 30).slice(1);
-  const mean = (i) => (recent.length ? recent.reduce((sum, one) => sum + one[i], 0) / recent.length : 0);
-  const [done, fresh_] = [mean(2), mean(3)];
-  const { oldest, slots } = found;
-  const left = done > fresh_ && found.lag ? `done in ${span(found.lag / (done - fresh_))}` : done || !found.lag || !recent.length ? "" : "no new commits";
+  const { oldest, slots, pace } = found;
+  const { done, new: fresh_, doneIn } = pace || { done: 0, new: 0, doneIn: null };
+  const left = doneIn !== null ? `done in ${span(doneIn)}` : done || !found.lag || !pace ? "" : "no new commits";
   const list = [
     ["Not committed", count(found.lag), left, ""],
     ["Committed per second", short(Math.round(done * 10) / 10), "mean of 30 s", ""],

@@ -165,6 +165,10 @@ def test_an_event_describes_a_whole_batch():
     (found,) = event_dict["partitions"]
     assert found["blocker"]["dueInSeconds"] is None
     assert found["blocker"]["behind"] == 1
+    verdict = event_dict["verdict"]
+    assert (event_dict["verdictSeverity"], verdict["reason"]) == (3, "decision")
+    assert verdict["sentence"] == "1 key waits for your decision: 1 record behind it"
+    assert verdict["records"] == [{"topic": "orders", "partition": 0, "offset": 2, "key": "k"}]
 
 
 def test_a_meter_counts_from_event_to_event():
@@ -240,6 +244,7 @@ def test_prometheus_reports_the_same_numbers():
     assert value("coopconsume_in_doubt_seconds", place) == 0
     assert value("coopconsume_slot_silent_seconds", query) == 0
     assert value("coopconsume_handler_oldest_seconds", query) == 0
+    assert value("coopconsume_verdict", query) == 3
     assert value("coopconsume_handler_duration_seconds_count", query) == 3
     assert value("coopconsume_handler_duration_seconds_sum", query) == 3.75
     for below, counted in (("0.1", 0), ("0.15", 2), ("3.0", 2), ("5.0", 3), ("+Inf", 3)):
@@ -363,6 +368,7 @@ def test_opentelemetry_reports_the_same_numbers():
     phases = {p.attributes["coopconsume.phase"]: p.sum for p in found["coopconsume.phase.duration"]}
     assert phases["handlers"] == 3.0
     assert found["coopconsume.slot.silent"][0].value == 0
+    assert found["coopconsume.verdict"][0].value == 3
     meter.ended(None)
     assert not points().get("coopconsume.lag")
 

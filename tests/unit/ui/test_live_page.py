@@ -22,12 +22,14 @@ from commits import CommitStore, Pending
 from commits.model import PARKED_MS
 from coopconsume import ui
 from coopconsume.admin.offsets.status import PartitionStatus, times_of
+from coopconsume.admin.overview import ClaimOverview
 from coopconsume.admin.overview.build import GroupFacts, build
 from coopconsume.admin.overview.reader import GroupReading
 from coopconsume.admin.pictures import OffsetState
 from coopconsume.cli import main
 from coopconsume.errors import InvalidOption, PageUnavailable
 from coopconsume.kafka.coordinator import KafkaGroup
+from coopconsume.kafka.parked_keys import BehindParked
 from coopconsume.ui.content import group_content, partition_content
 from coopconsume.ui.page import LivePage
 from coopconsume.ui.watch import GroupWatch, Sample, View, Watches
@@ -279,6 +281,38 @@ def test_the_status_has_what_the_page_shows(two: GroupReading) -> None:
     assert blocker[:5] == ["t-0", "1", "parked", "hash 7", "3"]
     assert (found["oldest"]["partition"], found["oldest"]["attempts"]) == ("t-0", 3)
     assert found["series"] == [[1.0, 2, 3.0, 4.0, 5]]
+    # One sample has no rate, and Kafka lists no member that could work.
+    assert found["pace"] is None
+    verdict = found["verdict"]
+    assert (verdict["level"], verdict["reason"]) == ("action", "nobody")
+    assert verdict["sentence"].startswith(
+        "Nobody works on this group: 16 records wait, last commit"
+    )
+    assert [one["reason"] for one in verdict["others"]] == ["decision"]
+
+
+def test_the_time_until_all_is_done_is_that_of_the_last_half_minute(two: GroupReading) -> None:
+    """Rates count for their time; parked records, and those behind them, are not to be done."""
+    claim = ClaimOverview(1, "c", ())
+    partition, done = two.overview.partitions
+    behind = replace(partition, behind_parked=BehindParked(5))
+    claimed = GroupReading(replace(two.overview, claims=(claim,), partitions=(behind, done)))
+    samples = [Sample(0.0, 9, 99.0, 0.0, 0), Sample(60.0, 9, 99.0, 0.0, 0),
+               Sample(64.0, 9, 1.0, 0.0, 0), Sample(70.0, 9, 6.0, 2.0, 0)]  # fmt: skip
+    found = group_content(View(claimed, 70.0, tuple(samples)))
+    assert found["pace"] == {"done": 4.0, "new": 1.2, "seconds": 10.0, "doneIn": 10 / 2.8}
+    reasons = [found["verdict"]["reason"], *(one["reason"] for one in found["verdict"]["others"])]
+    assert reasons == ["decision", "working"]
+    assert found["verdict"]["others"][0]["sentence"] == "Working, done in 4 s"
+    still = [replace(one, done_rate=0.0) for one in samples[1:]] + [Sample(89.0, 9, 0.0, 0.0, 0)]
+    blocked = GroupReading(replace(claimed.overview, partitions=(open_partition(partition), done)))
+    stalled = group_content(View(blocked, 89.0, tuple(still)))["verdict"]
+    assert stalled["sentence"] == "No commit for 29 s: 16 records not done"
+
+
+def open_partition(one: PartitionOverview) -> PartitionOverview:
+    """Returns a partition without its failed records."""
+    return replace(one, pending={})
 
 
 def test_the_map_of_a_partition_shows_each_state(two: GroupReading) -> None:

@@ -1,0 +1,368 @@
+"""The verdict on a group: in one sentence how it is, and what is to be done (pure).
+
+Who knows a group, from outside or as one of its jobs, states its `Condition`; `verdicts` judges it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+from coopconsume.texts import counted, one_line, some, span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from datetime import datetime
+
+    from coopconsume.kafka.parked_keys import BehindParked
+
+#: How urgent a verdict is: everything is done; members work; members wait for something that comes
+#: by itself; somebody has to act; records are lost.
+Level = Literal["ok", "working", "waiting", "action", "danger"]
+#: What a verdict says, for programs.
+Reason = Literal[
+    "deleted", "retention", "nobody", "decision", "lostMember", "rebalancing", "failed", "stalled",
+    "unknown", "working", "done",
+]  # fmt: skip
+#: The levels, in rising order of urgency.
+LEVELS: Final[tuple[Level, ...]] = get_args(Level)
+
+#: Seconds of a rate from which on no commit means that nothing is committed.
+_LONG: Final = 25.0
+#: Seconds of work that a group may be behind while it keeps up with new records.
+_CLOSE: Final = 10.0
+#: The most characters of an error.
+_ERROR: Final = 120
+
+
+@dataclass(frozen=True)
+class RecordPlace:
+    """A record to look at.
+
+    Attributes:
+        topic, partition, offset: Where it is.
+        key: Its key for people, or what is known of it; None without one.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    key: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Its key; without one its partition and offset."""
+        return self.key or f"{self.topic}-{self.partition}@{self.offset}"
+
+
+@dataclass(frozen=True)
+class FailedRecord:
+    """A failed record that is tried again.
+
+    Attributes:
+        place: Where it is.
+        attempts: How often it has failed, from 1.
+        error: Its last error.
+        due: Seconds until its next attempt; None if that is not known.
+    """
+
+    place: RecordPlace
+    attempts: int
+    error: str
+    due: float | None = None
+
+
+@dataclass(frozen=True)
+class LostMember:
+    """A member that did not hand over its key ranges, and may still process them.
+
+    Attributes:
+        seconds: For how long at most it is waited for.
+        until: The end of that time; None if it is not known.
+        partitions: The names of the partitions.
+    """
+
+    seconds: float
+    until: datetime | None
+    partitions: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Expiring:
+    """Offsets that are not done and that retention deletes within some time.
+
+    Attributes:
+        records: Their number; it includes offsets without a record.
+        seconds: The time.
+    """
+
+    records: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast a group works.
+
+    Attributes:
+        done: Offsets that are committed in a second.
+        new: Offsets that its topics grow by in a second.
+        seconds: The time over which these are means.
+    """
+
+    done: float
+    new: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What is known of a group, as far as it matters for its verdict.
+
+    Attributes:
+        group: The group id.
+        lag: The number of offsets that are not done, in partitions with a known lag.
+        unknown: The names of the partitions without one.
+        is_worked_on: Whether the group has members or claims.
+        without_owner: Partitions that nobody owns while others are owned, with their lag.
+        last_commit: When the last commit was written; None if that is not known.
+        is_rebalancing: Whether its members join a new generation.
+        parked: Records that wait for a decision; some of them, if they are many.
+        parked_count: Their number.
+        parked_keys: The number of keys that they hold back; 0 if they hold back no other record.
+        behind: The records behind them; None if they were not counted.
+        failed: Failed records that are tried again.
+        lost_member: The member that is waited for; None: there is no such member.
+        stalled: Why its members commit nothing; empty if they do, or the reason is not known.
+        deleted: The number of offsets that retention has deleted and that were not done.
+        expiring: What retention deletes next; None: nothing, or it is not known.
+        pace: How fast it works; None after a single look.
+    """
+
+    group: str
+    lag: int = 0
+    unknown: Sequence[str] = ()
+    is_worked_on: bool = True
+    without_owner: Sequence[tuple[str, int]] = ()
+    last_commit: datetime | None = None
+    is_rebalancing: bool = False
+    parked: Sequence[RecordPlace] = ()
+    parked_count: int = 0
+    parked_keys: int = 0
+    behind: BehindParked | None = None
+    failed: Sequence[FailedRecord] = ()
+    lost_member: LostMember | None = None
+    stalled: str = ""
+    deleted: int = 0
+    expiring: Expiring | None = None
+    pace: Pace | None = None
+
+    @property
+    def to_do(self) -> int:
+        """The number of offsets that members can process without a decision."""
+        behind = self.behind.records if self.behind else 0
+        return max(0, self.lag - self.parked_count - behind)
+
+    @property
+    def done_in(self) -> float | None:
+        """In how many seconds these are done; None if that is not known, or never."""
+        if self.pace is None or not self.to_do or self.pace.done <= self.pace.new:
+            return None
+        return self.to_do / (self.pace.done - self.pace.new)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a group is.
+
+    Attributes:
+        level: How urgent it is.
+        reason: What it says, for programs.
+        sentence: What it says, for people.
+        command: The command to run next; empty if nobody has to act, or another thing is to be
+            done.
+        records: The first records that it is about.
+    """
+
+    level: Level
+    reason: Reason
+    sentence: str
+    command: str = ""
+    records: tuple[RecordPlace, ...] = ()
+
+    @property
+    def severity(self) -> int:
+        """The number of its level, from 0 (``ok``) to 4 (``danger``)."""
+        return LEVELS.index(self.level)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the verdict for JSON."""
+        return asdict(self) | {"records": list(map(asdict, self.records))}
+
+
+def verdict_document(found: Sequence[Verdict]) -> dict[str, Any]:
+    """Returns verdicts for JSON: the most urgent one, with the others in a list."""
+    first, *others = found
+    return first.to_dict() | {"others": [one.to_dict() for one in others]}
+
+
+def verdicts(found: Condition, now: datetime) -> tuple[Verdict, ...]:
+    """Returns all that holds of a group, the most urgent first; at least one verdict.
+
+    The first one is the verdict, others may be shown below it. The order is:
+
+    1. Records are lost: retention has deleted records that are not done, or deletes them soon.
+    2. Somebody must act: nobody works on the group or on a partition of it; then keys that wait
+       for a decision, which only a member carries out.
+    3. Members wait for something that ends by itself: a lost member, which holds whole key ranges;
+       a rebalance; a failed record, which holds one key; another reason.
+    4. Members work.
+    5. All is done.
+
+    Args:
+        found: What is known of the group.
+        now: The current time; the time zone of times in sentences is that of the times themselves.
+    """
+    urgent = [*_losses(found), *_tasks(found, now), *_waits(found, now)]
+    return (*urgent, *_work(found, is_explained=bool(urgent)))
+
+
+def _losses(found: Condition) -> Iterator[Verdict]:
+    """Yields what retention has deleted, or deletes before it is done."""
+    if found.deleted:
+        offsets = counted(found.deleted, "offset")
+        verb = "was" if found.deleted == 1 else "were"
+        yield Verdict(
+            "danger", "deleted", f"Retention has deleted {offsets} that {verb} not done",
+            _lag_of(found),
+        )  # fmt: skip
+    expiring = found.expiring
+    if expiring is None:
+        return
+    done_in = None if found.parked_count else found.done_in
+    if done_in is None or done_in >= expiring.seconds:
+        records = counted(expiring.records, "record")
+        verb = "is" if expiring.records == 1 else "are"
+        yield Verdict(
+            "danger", "retention",
+            f"Within {span(expiring.seconds)}, retention deletes up to {records} that {verb} not "
+            "done",
+            _lag_of(found),
+        )  # fmt: skip
+
+
+def _tasks(found: Condition, now: datetime) -> Iterator[Verdict]:
+    """Yields what somebody has to do."""
+    if not found.is_worked_on and (found.lag or found.unknown):
+        last = f", last commit {_clock(found.last_commit, now)}" if found.last_commit else ""
+        what = _wait(found.lag) if found.lag else _unknown(found.unknown)
+        yield Verdict("action", "nobody", f"Nobody works on this group: {what}{last}")
+    elif found.without_owner:
+        names = some([name for name, _ in found.without_owner])
+        lag = sum(lag for _, lag in found.without_owner)
+        yield Verdict("action", "nobody", f"Nobody works on {names}: {_wait(lag)}")
+    if found.parked_count:
+        yield Verdict(
+            "action", "decision", _decision(found),
+            f"coopconsume dead-letters list {shlex.quote(found.group)}", tuple(found.parked),
+        )  # fmt: skip
+
+
+def _decision(found: Condition) -> str:
+    number, what = found.parked_keys or found.parked_count, "key" if found.parked_keys else "record"
+    verb, them = ("waits", "it") if number == 1 else ("wait", "them")
+    sentence, behind = f"{counted(number, what)} {verb} for your decision", found.behind
+    if behind is None:
+        return sentence
+    least = "" if behind.is_all else "at least "
+    return f"{sentence}: {least}{counted(behind.records, 'record')} behind {them}"
+
+
+def _waits(found: Condition, now: datetime) -> Iterator[Verdict]:
+    """Yields what members wait for."""
+    lost = found.lost_member
+    if lost is not None:
+        until = "for up to" if lost.until is None else f"until {_clock(lost.until, now)}, for"
+        yield Verdict(
+            "waiting", "lostMember",
+            f"Waiting for a lost member {until} {span(lost.seconds)}: it may still process key "
+            f"ranges of {some(lost.partitions)}",
+        )  # fmt: skip
+    if found.is_rebalancing:
+        yield Verdict(
+            "waiting", "rebalancing",
+            f"Rebalancing: its members join a new generation, {_not_done(found.lag)}",
+        )  # fmt: skip
+    if found.failed:
+        yield _held(found)
+    if found.stalled:
+        yield Verdict("waiting", "stalled", _capital(found.stalled))
+
+
+def _held(found: Condition) -> Verdict:
+    """Returns that a failed record holds its key: the one that has failed most often."""
+    ordered = sorted(found.failed, key=lambda one: -one.attempts)
+    worst, others = ordered[0], len(ordered) - 1
+    due = "" if worst.due is None else f", next in {span(worst.due)}"
+    names = worst.place.name + (f" and {counted(others, 'other record')}" if others else "")
+    error = one_line(worst.error, _ERROR)
+    sentence = f"Held by {names}: {error} (attempt {worst.attempts}{due})"
+    return Verdict(
+        "waiting", "failed", sentence, _lag_of(found), tuple(one.place for one in ordered[:5])
+    )
+
+
+def _work(found: Condition, *, is_explained: bool) -> Iterator[Verdict]:
+    """Yields how the work goes on; nothing if nobody works or nothing is left to say."""
+    if not found.is_worked_on and (found.lag or found.unknown):
+        return
+    if found.to_do:
+        yield _pace(found, is_explained=is_explained)
+    elif found.unknown:
+        yield Verdict("waiting", "unknown", _capital(_unknown(found.unknown)))
+    elif not is_explained:
+        yield Verdict("ok", "done", "All done")
+
+
+def _pace(found: Condition, *, is_explained: bool) -> Verdict:
+    """Returns when the work is done, as far as that is known."""
+    pace, done_in = found.pace, found.done_in
+    if pace is not None and pace.done == 0 and pace.seconds >= _LONG and not is_explained:
+        return Verdict(
+            "waiting", "stalled",
+            f"No commit for {span(pace.seconds)}: {_not_done(found.to_do)}", _lag_of(found),
+        )  # fmt: skip
+    if done_in is not None:
+        return Verdict("working", "working", f"Working, done in {span(done_in)}")
+    if pace is not None and pace.done and found.to_do > _CLOSE * pace.done:
+        rates = f"{pace.done:,.0f} records done and {pace.new:,.0f} new in a second"
+        return Verdict("working", "working", f"Working, not catching up: {rates}")
+    return Verdict("working", "working", f"Working: {_not_done(found.to_do)}")
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _lag_of(found: Condition) -> str:
+    return f"coopconsume lag {shlex.quote(found.group)}"
+
+
+def _not_done(records: int) -> str:
+    return f"{counted(records, 'record')} not done"
+
+
+def _wait(records: int) -> str:
+    return f"{counted(records, 'record')} {'waits' if records == 1 else 'wait'}"
+
+
+def _unknown(names: Sequence[str]) -> str:
+    have = "has" if len(names) == 1 else "have"
+    return f"no lag is known of {some(names)}, which {have} no committed offset or cannot be seen"
+
+
+def _clock(at: datetime, now: datetime) -> str:
+    """Returns a time with its zone, and with its date if that is not today's."""
+    is_today = at.date() == now.astimezone(at.tzinfo).date()
+    return f"{at:%H:%M:%S %Z}" if is_today else f"{at:%Y-%m-%d %H:%M:%S %Z}"

@@ -1,0 +1,214 @@
+"""The verdict on a described group: what its overview says, as text, HTML and JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from assignors import KeyRange
+from commits import OffsetRanges, Pending
+from commits.model import PARKED_MS
+from coopconsume.admin.html import html
+from coopconsume.admin.overview import (
+    ClaimOverview,
+    GroupOverview,
+    InDoubtRange,
+    MemberOverview,
+    OwnedRange,
+    PartitionOverview,
+)
+from coopconsume.admin.overview.data import GONE, JOINING, WORKING
+from coopconsume.admin.overview.tables import group_parts, lag_parts
+from coopconsume.admin.overview.verdict import condition_of, group_verdicts
+from coopconsume.admin.tables import Headline
+from coopconsume.admin.text import text_lines, write
+from coopconsume.kafka.parked_keys import BehindParked
+from coopconsume.monitoring.verdict import LEVELS, RecordPlace
+
+NOW = datetime(2026, 11, 30, 4, 30, tzinfo=UTC)
+OWNED = (OwnedRange("m", KeyRange()),)
+
+
+def partition(number: int = 0, **more: Any) -> PartitionOverview:
+    """Returns a partition of ten offsets, with a member."""
+    known = {"stable_offset": 10, "log_start": 0, "end_offset": 10, "owners": OWNED}
+    return PartitionOverview("t", number, **(known | more))
+
+
+def parked(offset: int, key_hash: int | None = 7, key: str | None = None) -> Pending:
+    """Returns a parked record."""
+    return Pending(offset, key_hash, 3, PARKED_MS, "no", key=key)
+
+
+def group(*partitions: PartitionOverview, status: str = WORKING, **more: Any) -> GroupOverview:
+    """Returns the group g of one member."""
+    member = MemberOverview("m", "h", "c", None, 1, status, ())
+    return replace(
+        GroupOverview("g", "Stable", "", "", "", "", 1, 1, (member,), (), partitions, (), ()),
+        **more,
+    )
+
+
+def first(found: GroupOverview) -> tuple[str, str]:
+    """Returns the level and the reason of a group's verdict."""
+    verdict = group_verdicts(found, NOW)[0]
+    return verdict.level, verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        (group(), ("ok", "done")),
+        (group(partition()), ("ok", "done")),
+        (group(partition(stable_offset=4)), ("working", "working")),
+        # Kafka's "Stable" is a state of the membership only.
+        (group(partition(stable_offset=4), status=GONE), ("action", "nobody")),
+        (group(partition(stable_offset=4), status="fenced"), ("action", "nobody")),
+        (group(partition(stable_offset=4), status=JOINING), ("working", "working")),
+        (group(partition(stable_offset=4), members=()), ("action", "nobody")),
+        (
+            group(partition(stable_offset=4), members=(), claims=(ClaimOverview(1, "c", ()),)),
+            ("working", "working"),
+        ),
+        (group(partition(), members=()), ("ok", "done")),
+        (
+            group(partition(stable_offset=4), state="PreparingRebalance"),
+            ("waiting", "rebalancing"),
+        ),
+        (
+            group(partition(stable_offset=4), state="PreparingRebalance", members=()),
+            ("action", "nobody"),
+        ),
+        # A partition of a topic that no member subscribes to.
+        (group(partition(), partition(1, stable_offset=4, owners=())), ("action", "nobody")),
+        (group(partition(stable_offset=4, owners=())), ("working", "working")),
+        (group(partition(stable_offset=None)), ("waiting", "unknown")),
+        (group(partition(end_offset=None)), ("waiting", "unknown")),
+        (group(partition(stable_offset=None, log_start=10)), ("ok", "done")),
+        (
+            group(partition(stable_offset=4, pending={4: Pending(4, 7, 2, 9, "no")})),
+            ("waiting", "failed"),
+        ),
+        # It holds its own key, not the stable offset.
+        (
+            group(partition(stable_offset=4, pending={5: Pending(5, 7, 2, 9, "no")})),
+            ("working", "working"),
+        ),
+        # An owner has noted that it has read the record.
+        (group(partition(stable_offset=4, pending={4: Pending(4, 7)})), ("working", "working")),
+        (group(partition(stable_offset=4, pending={4: parked(4)})), ("action", "decision")),
+        (
+            group(partition(stable_offset=4, in_doubt=(InDoubtRange(KeyRange(), 9.0, None),))),
+            ("waiting", "lostMember"),
+        ),
+        (
+            group(partition(stable_offset=4, in_doubt=(InDoubtRange(KeyRange(), 9.0, NOW),))),
+            ("working", "working"),
+        ),
+        (group(partition(stable_offset=4, log_start=6)), ("danger", "deleted")),
+        (
+            group(partition(stable_offset=4, log_start=6, done=OffsetRanges([(4, 5)]))),
+            ("working", "working"),
+        ),
+    ],
+)  # fmt: skip
+def test_the_state_of_a_group_decides(found: GroupOverview, verdict: tuple[str, str]) -> None:
+    """What its members, claims, partitions and pending records say."""
+    assert first(found) == verdict
+
+
+def test_keys_are_counted_once_and_named() -> None:
+    """Parked records of one key and partition are one key; each record without a key is one."""
+    records = [parked(4, 7, "bob"), parked(5, 7), parked(6, None), parked(7, None)]
+    found = group(
+        partition(
+            stable_offset=4, pending={one.offset: one for one in records},
+            behind_parked=BehindParked(1),
+        ),
+        partition(1, stable_offset=4, pending={4: parked(4)}, behind_parked=BehindParked(2)),
+    )  # fmt: skip
+    condition = condition_of(found, NOW)
+    assert (condition.parked_count, condition.parked_keys) == (5, 4)
+    assert condition.behind == BehindParked(3)
+    assert condition.to_do == 12 - 5 - 3
+    assert condition.parked[0] == RecordPlace("t", 0, 4, "bob")
+    assert condition.parked[1] == RecordPlace("t", 0, 5, None)
+    shared = replace(found, sharing="cooperative")
+    assert "5 records wait for your decision" in group_verdicts(shared, NOW)[0].sentence
+
+
+def test_records_behind_parked_ones_are_counted_in_all_partitions_or_not_at_all() -> None:
+    """One that was not read makes the number unknown; one that was read in part, a bound."""
+    known = {"stable_offset": 4, "pending": {4: parked(4)}}
+    one = partition(behind_parked=BehindParked(1), **known)
+    part = partition(1, behind_parked=BehindParked(2, is_all=False), **known)
+    assert condition_of(group(one, part), NOW).behind == BehindParked(3, is_all=False)
+    assert condition_of(group(one, partition(1, **known)), NOW).behind is None
+    assert condition_of(group(one, partition(1)), NOW).behind == BehindParked(1)
+
+
+def test_the_last_lost_member_counts() -> None:
+    """Until the last of its ranges is free, with the names of all their partitions."""
+    soon, late = NOW + timedelta(seconds=5), NOW + timedelta(seconds=9)
+    doubts = [(InDoubtRange(KeyRange(), 9.0, until),) for until in (late, soon)]
+    found = group(*(partition(n, in_doubt=doubt) for n, doubt in enumerate(doubts)))
+    lost = condition_of(found, NOW).lost_member
+    assert lost is not None
+    assert (lost.seconds, lost.until, [*lost.partitions]) == (9.0, late, ["t-0", "t-1"])
+
+
+def test_the_verdict_is_first_in_text_html_and_json() -> None:
+    """With the next command, and what else holds; a key cannot begin another line."""
+    record = parked(4, 7, "a\nb")
+    found = group(
+        partition(stable_offset=4, pending={4: record}, behind_parked=BehindParked(2)),
+        last_commit=NOW,
+    )
+    expected = [
+        "1 key waits for your decision: 2 records behind it",
+        "next: coopconsume dead-letters list g",
+        "also: Working: 3 records not done",
+    ]
+    for parts in (group_parts, lag_parts):
+        assert [*text_lines(parts(found, NOW))][:3] == expected
+    colour = Headline("", "action").colour
+    assert found._repr_html_().startswith(f'<div><p style="color:{colour};font-weight:bold">1 key')
+    document = json.loads(json.dumps(found.to_dict()))
+    assert document["verdict"]["sentence"] == expected[0]
+    assert document["verdict"]["records"][0]["key"] == "a\nb"
+    assert document["last_commit"] == NOW.isoformat()
+    assert document["partitions"][0]["behind_parked"] == {"records": 2, "is_all": True}
+    held = Pending(4, 7, 2, 9, "no", key="a\nb\x1b[2J")
+    failing = group(partition(stable_offset=4, pending={4: held}))
+    assert next(text_lines(group_parts(failing, NOW))) == (
+        r"Held by a\nb\x1b[2J: no (attempt 2, next in 0 s)"
+    )
+
+
+def test_a_terminal_shows_the_colour_of_the_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each level has its own, in terminals and in HTML; a pipe gets none."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    headlines = [Headline("All done", level) for level in LEVELS]
+    shown = []
+    for one in headlines:
+        terminal, pipe = Terminal(), io.StringIO()
+        write([one], terminal)
+        write([one], pipe)
+        assert pipe.getvalue() == "All done\n"
+        red, green, blue = (int(one.colour[at : at + 2], 16) for at in (1, 3, 5))
+        assert f"38;2;{red};{green};{blue}m" in terminal.getvalue()
+        shown.append(html([one]))
+    assert len({*shown}) == len(LEVELS)

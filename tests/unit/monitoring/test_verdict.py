@@ -1,0 +1,224 @@
+"""The verdict on a group, state by state."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from coopconsume.kafka.parked_keys import BehindParked
+from coopconsume.monitoring.verdict import (
+    LEVELS,
+    Condition,
+    Expiring,
+    FailedRecord,
+    LostMember,
+    Pace,
+    RecordPlace,
+    Verdict,
+    verdict_document,
+    verdicts,
+)
+
+NOW = datetime(2026, 11, 30, 4, 30, tzinfo=UTC)
+SEVEN = RecordPlace("orders", 0, 7, "customer-7")
+PARKED = {"parked": [SEVEN], "parked_count": 2, "parked_keys": 2}
+HELD = FailedRecord(SEVEN, 4, "ValueError: card\ndeclined", 6.2)
+
+
+def found(**known: Any) -> tuple[Verdict, ...]:
+    """Returns what holds of the group shop."""
+    return verdicts(Condition("shop", **known), NOW)
+
+
+@pytest.mark.parametrize(
+    ("known", "level", "reason", "sentence"),
+    [
+        ({}, "ok", "done", "All done"),
+        ({"is_worked_on": False}, "ok", "done", "All done"),
+        ({"lag": 1}, "working", "working", "Working: 1 record not done"),
+        ({"lag": 25_654}, "working", "working", "Working: 25,654 records not done"),
+        (
+            {"lag": 800, "pace": Pace(12, 2, 4)},
+            "working", "working", "Working, done in 80 s",
+        ),
+        (
+            {"lag": 800, "pace": Pace(12, 30, 30)},
+            "working", "working",
+            "Working, not catching up: 12 records done and 30 new in a second",
+        ),
+        # It keeps up, and is a few seconds of work behind.
+        ({"lag": 90, "pace": Pace(12, 12, 30)}, "working", "working",
+         "Working: 90 records not done"),
+        ({"lag": 90, "pace": Pace(0, 0, 30)}, "waiting", "stalled",
+         "No commit for 30 s: 90 records not done"),
+        # Commits come in bursts.
+        ({"lag": 90, "pace": Pace(0, 0, 4)}, "working", "working", "Working: 90 records not done"),
+        (
+            {"unknown": ["Orders-0", "b-1", "b-2", "b-3"]},
+            "waiting", "unknown",
+            ("No lag is known of Orders-0, b-1, b-2, 1 more, which have no committed offset or "
+            "cannot be seen"),
+        ),
+        (
+            {"lag": 116, **PARKED, "behind": BehindParked(114)},
+            "action", "decision", "2 keys wait for your decision: 114 records behind them",
+        ),
+        (
+            {"lag": 9, "parked": [SEVEN], "parked_count": 1, "parked_keys": 1,
+             "behind": BehindParked(1, is_all=False)},
+            "action", "decision", "1 key waits for your decision: at least 1 record behind it",
+        ),
+        ({"lag": 9, **PARKED}, "action", "decision", "2 keys wait for your decision"),
+        (
+            {"lag": 9, **PARKED, "parked_keys": 0},
+            "action", "decision", "2 records wait for your decision",
+        ),
+        (
+            {"lag": 484, "is_worked_on": False, "last_commit": NOW - timedelta(minutes=12)},
+            "action", "nobody",
+            "Nobody works on this group: 484 records wait, last commit 04:18:00 UTC",
+        ),
+        (
+            {"lag": 1, "is_worked_on": False, "last_commit": NOW - timedelta(hours=12)},
+            "action", "nobody",
+            "Nobody works on this group: 1 record waits, last commit 2026-11-29 16:30:00 UTC",
+        ),
+        (
+            {"unknown": ["a-0"], "is_worked_on": False},
+            "action", "nobody",
+            ("Nobody works on this group: no lag is known of a-0, which has no committed offset or "
+            "cannot be seen"),
+        ),
+        (
+            {"lag": 20, "without_owner": [("old-0", 5), ("old-1", 7)]},
+            "action", "nobody", "Nobody works on old-0, old-1: 12 records wait",
+        ),
+        (
+            {"lag": 5, "failed": [HELD]},
+            "waiting", "failed",
+            "Held by customer-7: ValueError: card declined (attempt 4, next in 6 s)",
+        ),
+        (
+            {"lag": 5, "failed": [FailedRecord(RecordPlace("t", 1, 9), 1, "no"), HELD]},
+            "waiting", "failed",
+            ("Held by customer-7 and 1 other record: ValueError: card declined (attempt 4, next in "
+            "6 s)"),
+        ),
+        (
+            {"lag": 5, "failed": [FailedRecord(RecordPlace("t", 1, 9), 1, "no")]},
+            "waiting", "failed", "Held by t-1@9: no (attempt 1)",
+        ),
+        (
+            {"lag": 5, "lost_member": LostMember(12.3, NOW + timedelta(seconds=12), ["t-0"])},
+            "waiting", "lostMember",
+            ("Waiting for a lost member until 04:30:12 UTC, for 12 s: it may still process key "
+            "ranges of t-0"),
+        ),
+        (
+            {"lost_member": LostMember(9, None, ["t-0", "t-1"])},
+            "waiting", "lostMember",
+            "Waiting for a lost member for up to 9 s: it may still process key ranges of t-0, t-1",
+        ),
+        (
+            {"lag": 5, "is_rebalancing": True},
+            "waiting", "rebalancing",
+            "Rebalancing: its members join a new generation, 5 records not done",
+        ),
+        (
+            {"lag": 5, "stalled": "paused by pause(): resume() continues"},
+            "waiting", "stalled", "Paused by pause(): resume() continues",
+        ),
+        (
+            {"lag": 5, "deleted": 3},
+            "danger", "deleted", "Retention has deleted 3 offsets that were not done",
+        ),
+        (
+            {"lag": 500, "expiring": Expiring(120, 3 * 3_600)},
+            "danger", "retention",
+            "Within 3 h, retention deletes up to 120 records that are not done",
+        ),
+    ],
+)  # fmt: skip
+def test_each_state_has_its_sentence(
+    known: dict[str, Any], level: str, reason: str, sentence: str
+) -> None:
+    """Its level, its reason for programs, and numbers and times as they are known."""
+    first = found(**known)[0]
+    assert (first.level, first.reason, first.sentence) == (level, reason, sentence)
+
+
+def test_the_most_urgent_one_comes_first() -> None:
+    """All that holds is there; work goes on beside what is urgent, and all is never done then."""
+    everything = {
+        "lag": 900, **PARKED, "behind": BehindParked(98), "failed": [HELD], "deleted": 1,
+        "expiring": Expiring(5, 60), "without_owner": [("t-9", 2)], "is_rebalancing": True,
+        "lost_member": LostMember(9, None, ["t-0"]), "stalled": "paused by pause()",
+    }  # fmt: skip
+    all_found = found(**everything, pace=Pace(10, 0, 30))
+    assert [one.reason for one in all_found] == [
+        "deleted", "retention", "nobody", "decision", "lostMember", "rebalancing", "failed",
+        "stalled", "working",
+    ]  # fmt: skip
+    severities = [one.severity for one in all_found]
+    assert severities == sorted(severities, reverse=True)
+    assert set(severities) == {1, 2, 3, 4}
+    assert [one.severity for one in found()] == [LEVELS.index("ok")] == [0]
+    assert [one.reason for one in found(**everything | {"is_worked_on": False})][2:4] == [
+        "nobody", "decision",
+    ]  # fmt: skip
+
+
+def test_what_waits_for_a_decision_is_not_to_be_done() -> None:
+    """The records behind parked ones do not count in the time until all is done."""
+    known = {"lag": 900, **PARKED, "behind": BehindParked(98), "pace": Pace(10, 0, 30)}
+    assert [one.sentence for one in found(**known)][1:] == ["Working, done in 80 s"]
+    alone = found(**known | {"lag": 100, "pace": Pace(0, 0, 30)})
+    assert [one.reason for one in alone] == ["decision"], "the group waits for nothing else"
+    stuck = found(**known | {"pace": Pace(0, 0, 30)})
+    assert stuck[1].sentence == "Working: 800 records not done", "why is said above"
+
+
+@pytest.mark.parametrize(
+    ("known", "is_lost"),
+    [
+        ({"pace": Pace(10, 0, 30)}, False),
+        ({"pace": Pace(1, 0, 30)}, True),
+        ({"pace": Pace(10, 10, 30)}, True),
+        ({"pace": Pace(10, 0, 30), **PARKED}, True),
+        ({}, True),
+    ],
+)
+def test_retention_is_no_danger_for_what_is_done_before(
+    known: dict[str, Any], is_lost: bool
+) -> None:
+    """A record that waits for a decision is not done in time."""
+    shown = found(lag=800, expiring=Expiring(120, 100), **known)
+    assert (shown[0].level == "danger") == is_lost
+
+
+def test_times_have_the_zone_that_they_are_given_in() -> None:
+    """The date is that of this zone, too."""
+    there = timezone(timedelta(hours=2))
+    late = found(lag=1, is_worked_on=False, last_commit=NOW.astimezone(there))
+    assert late[0].sentence.endswith("last commit 06:30:00 UTC+02:00")
+    before = datetime(2026, 11, 29, 23, 30, tzinfo=UTC).astimezone(there)
+    assert found(lag=1, is_worked_on=False, last_commit=before)[0].sentence.endswith(
+        "last commit 01:30:00 UTC+02:00"
+    )
+
+
+def test_a_verdict_names_the_next_command_and_the_records() -> None:
+    """A group id is quoted for a shell; JSON has the others in a list."""
+    first, *_ = verdicts(Condition("my shop", lag=5, **PARKED), NOW)
+    assert first.command == "coopconsume dead-letters list 'my shop'"
+    assert first.records == (SEVEN,)
+    document = json.loads(json.dumps(verdict_document(found(lag=5, failed=[HELD]))))
+    assert document["level"] == "waiting"
+    assert document["command"] == "coopconsume lag shop"
+    assert document["records"] == [
+        {"topic": "orders", "partition": 0, "offset": 7, "key": "customer-7"}
+    ]
+    assert [one["reason"] for one in document["others"]] == ["working"]
