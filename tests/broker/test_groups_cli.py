@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import re
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
 
-from assignors import MAX_KEY_HASH, KeyRange
+from assignors import MAX_KEY_HASH, KeyRange, key_hash
+from commits import OffsetRanges
 from coopconsume import Admin
 from coopconsume.cli import main
 from coopconsume.errors import InvalidOption, MissingOption
+from coopconsume.kafka import parked_keys
+from coopconsume.kafka.parked_keys import BehindParked, ParkedKeys, count_behind
+from coopconsume.options import Options
 from tests.broker.group_harness import LIFE
 
 if TYPE_CHECKING:
@@ -22,7 +27,7 @@ if TYPE_CHECKING:
 
     from coopconsume.testing.local.broker import LocalKafka
     from tests.broker.group_harness import GroupHarness, Process
-    from tests.conftest import TopicFactory
+    from tests.conftest import Produce, TopicFactory
 
 pytestmark = pytest.mark.broker
 TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
@@ -91,6 +96,8 @@ def test_a_live_group_is_described(harness: GroupHarness) -> None:
     found = document(kafka, table, "groups", "describe", harness.group)
     assert (found["state"], found["epoch"], found["lag"]) == ("Stable", begun[0]["epoch"], 7)
     assert found["assignor"] == "key-range-sticky"
+    verdict = found["verdict"]
+    assert (verdict["level"], verdict["sentence"]) == ("working", "Working: 7 records not done")
     assert found["notes"] == []
     members = {member["id"]: member for member in found["members"]}
     first, second = (members.pop(begin["member"]) for begin in begun)
@@ -113,6 +120,7 @@ def test_a_live_group_is_described(harness: GroupHarness) -> None:
     harness.forget_members(a)
     harness.settled(a)
     text = called(kafka, table, "groups", "describe", harness.group).stdout
+    assert re.match(r"Waiting for a lost member until \S+ UTC, for .*\nalso: Working: 7 ", text)
     assert re.search(r"^A .* working$", text, re.MULTILINE)
     assert re.search(rf"^{harness.topic}-0 +A{{32}} +1 +10 +2 +1 +0 +7 +[01]$", text, re.MULTILINE)
     (partition,) = document(kafka, table, "groups", "describe", harness.group)["partitions"]
@@ -152,6 +160,7 @@ def test_empty_and_unknown_groups_are_reported(harness: GroupHarness, tmp_path: 
     assert "Kafka does not know the group" in found.notes[0]
     text = called(kafka, table, "groups", "describe", "by-hand").stdout
     assert f"{harness.topic}-0  {'A' * 16}{'.' * 16}" in text
+    assert text.startswith("Working: 6 records not done\n"), "whether a claimant lives is not known"
     assert re.search(
         r"^by-hand +Dead +0 +- +1 +1 +6$",
         called(kafka, table, "groups", "list").stdout,
@@ -168,6 +177,32 @@ def test_empty_and_unknown_groups_are_reported(harness: GroupHarness, tmp_path: 
         assert "no group 'by-hnd'" in unknown.stderr
     none = called(kafka, table, "dead-letters", "list", "by-hand", *letters)
     assert (none.exit_code, none.stdout) == (0, "no dead letters\n")
+
+
+def test_records_behind_parked_ones_are_counted_by_their_keys(
+    kafka: LocalKafka, topic: TopicFactory, produce: Produce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the log as it is, from the parked record to the end, without what is done."""
+    name = topic(2)
+    for number in (0, 1):
+        produce(name, [(b"abc"[n % 3 : n % 3 + 1], b"") for n in range(30)], number)
+    options = Options.parse(
+        {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.group.id": "g"}, table=False
+    )
+    # a is parked at 3, b at 1; the records of c wait for nothing.
+    parked = ParkedKeys({key_hash(b"a"): 3, key_hash(b"b"): 1}, OffsetRanges([(4, 9)]), 0, 29)
+    late = replace(parked, first={key_hash(b"a"): 28}, log_start=0)
+    counts = count_behind(options, {(name, 0): parked, (name, 1): late})
+    of_a, of_b = [12, 15, 18, 21, 24, 27], [10, 13, 16, 19, 22, 25, 28]
+    assert counts == {
+        (name, 0): BehindParked(len(of_a) + len(of_b)), (name, 1): BehindParked(0)
+    }  # fmt: skip
+    monkeypatch.setattr(parked_keys, "_MOST", 5)
+    (part,) = count_behind(options, {(name, 0): parked}).values()
+    assert not part.is_all
+    gone = replace(parked, log_start=100, end=101)
+    assert count_behind(options, {(name, 0): gone}) == {(name, 0): BehindParked(0, is_all=False)}
+    assert count_behind(options, {}) == {}
 
 
 def test_kafkas_own_tool_shows_the_group(harness: GroupHarness) -> None:

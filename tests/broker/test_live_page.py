@@ -15,6 +15,7 @@ from kafka.admin import KafkaAdminClient
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
+from assignors import key_hash
 from commits import CommitStore, Pending
 from commits.model import PARKED_MS
 from coopconsume.admin.client import Admin
@@ -86,7 +87,8 @@ def shop(kafka, topic, produce, tmp_path) -> dict[str, Any]:
     ]
     with closing(open_dead_letters(words["deadLetter"], options)) as sink:
         sink.append(letters, ids, "run-0")
-    pending = [Pending(1, 7, 2, PARKED_MS, f"no {IMAGE}"), Pending(5, 8, 1, 1, "again")]
+    parked = Pending(1, key_hash(key), 2, PARKED_MS, f"no {IMAGE}")
+    pending = [parked, Pending(5, 8, 1, 1, "again")]
     done = {(orders, 0): [(0, 0), (2, 4), (6, 9)]}
     store.commit("shop", epoch, "first", done, pending={(orders, 0): pending}, commit_id="run-0")
     return {"words": words, "topic": orders, "store": store, "epoch": epoch}
@@ -137,6 +139,10 @@ def test_a_group_is_shown_and_texts_of_users_stay_texts(chrome, shop) -> None:
         chrome.get(page.url)
         until(chrome, has("blockers", SCRIPT))  # its key is read once it has blocked for a while
         assert "token" not in chrome.current_url
+        # Kafka lists no member.
+        until(chrome, has("also", "1 key waits for your decision: 11 records behind it"))
+        assert "Nobody works on this group: 12 records wait" in text(chrome, "sentence")
+        assert chrome.find_element(By.ID, "verdict").get_attribute("class") == "action"
         assert text(chrome, "group") == "shop"
         assert f"no {IMAGE}" in text(chrome, "blockers")
         assert "parked" in text(chrome, "blockers")
@@ -171,6 +177,19 @@ def test_a_group_is_shown_and_texts_of_users_stay_texts(chrome, shop) -> None:
         assert text(chrome, "partition-name").endswith("-0, stable offset 1")
         assert text(chrome, "partition-axis").split() == ["offset", "0", "end", "20"]
         assert "no <img" in text(chrome, "partition-failed")
+        press(chrome, "#partition-dialog form button")
+        # A claimant may work: what remains is the decision, with its letters and its record.
+        shop["store"].claim("shop", "somebody", [(shop["topic"], 1)], takeover=True)
+        until(chrome, has("sentence", "1 key waits for your decision"))
+        assert text(chrome, "next").split()[-4:] == ["coopconsume", "dead-letters", "list", "shop"]
+        record = f"#next button[data-record='{shop['topic']}-0@1']"
+        assert SCRIPT in chrome.find_element(By.CSS_SELECTOR, record).text
+        press(chrome, record)
+        until(chrome, lambda found: found.find_element(By.ID, "partition-dialog").is_displayed())
+        press(chrome, "#partition-dialog form button")
+        chrome.execute_script("document.getElementById('letters').replaceChildren()")
+        press(chrome, "#next button")
+        until(chrome, has("letters", f"no {IMAGE}"))
         assert "shop" in chrome.title
         assert not chrome.find_elements(By.CSS_SELECTOR, "main img, main script, dialog img")
         assert errors(chrome) == []  # before the server ends: the page asks on

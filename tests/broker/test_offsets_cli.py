@@ -124,8 +124,13 @@ def test_a_group_is_shown_with_its_gaps_and_what_holds_it(cli: OffsetsCli, tmp_p
     row = rf"^{cli.harness.topic}-0 +0 +4 +10 +2 +1 +1 +1 +4 +- *$"
     assert re.search(row, text.stdout, re.MULTILINE)
     assert ET.parse(drawn).getroot().tag.endswith("svg")
-    assert re.search(rf"^{cli.harness.topic}-0 +4 +4 +failed +4 +3 ", cli.call("lag", group).stdout,
-                     re.MULTILINE)  # fmt: skip
+    table = cli.call("lag", group).stdout
+    assert re.search(rf"^{cli.harness.topic}-0 +4 +4 +failed +4 +3 ", table, re.MULTILINE)
+    assert re.match(
+        r"Nobody works on this group: 4 records wait, last commit [-: 0-9]+ UTC\n"
+        r"also: Held by 4: no \(attempt 3, next in \d+ d\)\n\nPARTITION ",
+        table,
+    )
     described = cli.call("groups", "describe", group).stdout
     assert re.search(rf"^{cli.harness.topic}-0 +4 +failed +4 +3 .* no$", described, re.MULTILINE)
     admin = KafkaAdminClient(bootstrap_servers=cli.harness.options["kafka.bootstrap.servers"])
@@ -133,7 +138,9 @@ def test_a_group_is_shown_with_its_gaps_and_what_holds_it(cli: OffsetsCli, tmp_p
     admin.close()
     (cut,) = cli.answer("lag", group)
     assert (cut["blocker"]["key"], cut["blocker"]["deleted_by"]) == (None, "retention")
-    assert "deleted by retention" in cli.call("groups", "describe", group).stdout
+    described = cli.call("groups", "describe", group).stdout
+    assert "deleted by retention" in described
+    assert described.startswith("Retention has deleted 1 offset that was not done\n")
     missing = cli.call("offsets", "show", f"{group}x")
     assert (missing.exit_code, f"did you mean {group!r}?" in missing.stderr) == (1, True)
 

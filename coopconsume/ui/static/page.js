@@ -135,7 +135,8 @@ function showVerdict() {
     if (kind === "command") return make("code", {}, one);
     if (kind === "letters") return make("button", { onclick: letters.go }, "Dead letters");
     const key = one.key === null ? "" : ` · ${one.key}`;
-    return make("button", { onclick: () => openDetail(one) }, `${one.topic}-${one.partition}@${one.offset}${key}`);
+    const name = `${one.topic}-${one.partition}@${one.offset}`;
+    return make("button", { "data-record": name, onclick: () => openDetail(one) }, name + key);
   });
 }
 
