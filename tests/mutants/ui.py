@@ -1,10 +1,11 @@
-"""Faults of the live page."""
+"""Faults of the live page, and of the verdict on a group."""
 
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
 _UNIT = "tests/unit/ui/test_live_page.py::"
+_VERDICT = "tests/unit/monitoring/test_verdict.py::"
 
 UI = [
     Mutant(
@@ -112,5 +113,29 @@ UI = [
         "waiting = waiting - undecided if waiting and undecided else waiting",
         "undecided = undecided - waiting",
         ("tests/unit/admin/test_pictures.py::test_counts_equal_those_of_looking_at_every_offset",),
+    ),
+    Mutant(
+        "verdict-counts-parked-as-work",
+        "Records behind parked ones do not count in the time until all is done.",
+        "coopconsume/monitoring/verdict.py",
+        "return max(0, self.lag - self.parked_count - behind)",
+        "return max(0, self.lag - behind * 0)",
+        (_VERDICT + "test_what_waits_for_a_decision_is_not_to_be_done",),
+    ),
+    Mutant(
+        "verdict-waits-before-losses",
+        "The most urgent verdict is the first one.",
+        "coopconsume/monitoring/verdict.py",
+        "urgent = [*_losses(found), *_tasks(found, now), *_waits(found, now)]",
+        "urgent = [*_waits(found, now), *_losses(found), *_tasks(found, now)]",
+        (_VERDICT + "test_the_most_urgent_one_comes_first",),
+    ),
+    Mutant(
+        "verdict-stable-is-work",
+        "Nobody works on a group whose members are fenced or gone.",
+        "coopconsume/admin/overview/data.py",
+        "return bool(self.claims) or any(m.status in (WORKING, JOINING) for m in self.members)",
+        "return bool(self.claims or self.members)",
+        ("tests/unit/admin/test_verdict.py::test_the_state_of_a_group_decides",),
     ),
 ]
