@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.errors import BrokerUnreachable, MissingOption, TopicNotFound
+from coopconsume.errors import BrokerUnreachable, MissingOption, NotAuthorized, TopicNotFound
 from coopconsume.kafka import coordinator, kafka_python_compat
 from coopconsume.kafka.call_limit import CallLimit, Deadline, NoAnswerInTime, call_within
 from coopconsume.kafka.identity import LOG_IDENTITIES
@@ -408,6 +408,28 @@ class Cluster:
             (size / (ends[tp] - starts[tp]) for tp, size in sizes.items() if ends[tp] > starts[tp]),
             default=None,
         )
+
+    def retention(self, topics: Iterable[str]) -> dict[str, float]:
+        """Return how long records are kept, in seconds, of the topics with retention by time.
+
+        Topics whose settings this user may not describe are left out.
+        """
+        from kafka.admin import ConfigResource, ConfigResourceType
+
+        names = ["cleanup.policy", "retention.ms"]
+        wanted = [ConfigResource(ConfigResourceType.TOPIC, name, names) for name in sorted(topics)]
+        if not wanted:
+            return {}
+        try:
+            answer = self._call(lambda: self._admin.describe_configs(wanted, config_filter="all"))
+        except NotAuthorized:
+            return {}
+        found = {}
+        for topic, settings in next(iter(answer.values()), {}).items():
+            policy, kept = (settings.get(name, {}).get("value") for name in names)
+            if "delete" in str(policy) and int(kept or -1) >= 0:
+                found[topic] = int(kept) / 1000
+        return found
 
     def describe_groups(self, groups: Iterable[str]) -> dict[str, KafkaGroup]:
         """Return groups as their coordinators describe them; unknown groups are ``Dead``.

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from coopconsume.kafka.parked_keys import BehindParked
+    from coopconsume.kafka.retention import ExpiringOffsets
 
 #: How urgent a verdict is: everything is done; members work; members wait for something that comes
 #: by itself; somebody has to act; records are lost.
@@ -89,19 +90,6 @@ class LostMember:
 
 
 @dataclass(frozen=True)
-class Expiring:
-    """Offsets that are not done and that retention deletes within some time.
-
-    Attributes:
-        records: Their number; it includes offsets without a record.
-        seconds: The time.
-    """
-
-    records: int
-    seconds: float
-
-
-@dataclass(frozen=True)
 class Pace:
     """How fast a group works.
 
@@ -155,7 +143,7 @@ class Condition:
     lost_member: LostMember | None = None
     stalled: str = ""
     deleted: int = 0
-    expiring: Expiring | None = None
+    expiring: ExpiringOffsets | None = None
     pace: Pace | None = None
 
     @property

@@ -5,20 +5,26 @@ from __future__ import annotations
 import json
 import re
 import socket
+import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
+from kafka import KafkaProducer
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from assignors import MAX_KEY_HASH, KeyRange, key_hash
-from commits import OffsetRanges
+from commits import CommitStore, OffsetRanges
 from coopconsume import Admin
 from coopconsume.cli import main
 from coopconsume.errors import InvalidOption, MissingOption
 from coopconsume.kafka import parked_keys
+from coopconsume.kafka.cluster import Cluster
 from coopconsume.kafka.parked_keys import BehindParked, ParkedKeys, count_behind
+from coopconsume.kafka.retention import ExpiringOffsets, OpenOffsets, find_expiring
 from coopconsume.options import Options
 from tests.broker.group_harness import LIFE
 
@@ -203,6 +209,50 @@ def test_records_behind_parked_ones_are_counted_by_their_keys(
     gone = replace(parked, log_start=100, end=101)
     assert count_behind(options, {(name, 0): gone}) == {(name, 0): BehindParked(0, is_all=False)}
     assert count_behind(options, {}) == {}
+
+
+def test_records_that_retention_deletes_next_are_counted(
+    kafka: LocalKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Those that are not done and older than the retention less the look ahead; others are not."""
+    aged, kept = topic(3), topic(1)
+    day, now = 86_400.0, time.time()
+    producer = KafkaProducer(bootstrap_servers=kafka.bootstrap_servers)
+    # The retention is eight days: what is as old is deleted at once, a record of seven days in one.
+    for days in (7.95, 7.9, 7.7, 7.2, 6.0, 1.0):
+        stamp = int((now - days * day) * 1000)
+        for name, number in ((aged, 0), (aged, 1), (kept, 0)):
+            producer.send(name, b"v", partition=number, timestamp_ms=stamp)
+    producer.send(aged, b"v", partition=2, timestamp_ms=int((now - 7.95 * day) * 1000))
+    producer.close()
+    options = Options.parse(
+        {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.group.id": "g"}, table=False
+    )
+    some = OpenOffsets(0, 6, OffsetRanges([(1, 1)]))
+    partitions = {(aged, 0): some, (aged, 1): replace(some, first=4), (kept, 0): some}
+    with closing(Cluster(options)) as cluster:
+        assert find_expiring(cluster, partitions) is None, "no topic has a retention"
+        admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+        settings = {"retention.ms": str(round(8 * day * 1000))}
+        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, aged, settings)])
+        admin.close()
+        until = time.monotonic() + 60
+        while not cluster.retention([aged, kept]) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert cluster.retention([aged, kept]) == {aged: 8 * day}
+        # Within an eighth of a day those of 7.95 and 7.9 days, one of which is done.
+        assert find_expiring(cluster, partitions) == ExpiringOffsets(1, day / 8)
+        done = OffsetRanges([(0, 2)])
+        late = {(aged, 0): replace(some, first=3, done=done), (kept, 0): some}
+        assert find_expiring(cluster, late) == ExpiringOffsets(1, day)
+        assert find_expiring(cluster, {(aged, 1): replace(some, first=4)}) is None
+        all_old = OpenOffsets(0, 1, OffsetRanges())
+        assert find_expiring(cluster, {(aged, 2): all_old}) == ExpiringOffsets(1, day / 8)
+        store = CommitStore.open(tmp_path / "commits", cluster=cluster.cluster_id)
+    epoch = store.claim("g", "somebody", [(aged, 0)])
+    store.start("g", epoch, "somebody", {(aged, 0): 0})
+    text = called(kafka, store.target, "lag", "g").stdout
+    assert text.startswith("Within 3 h, retention deletes up to 2 records that are not done\n")
 
 
 def test_kafkas_own_tool_shows_the_group(harness: GroupHarness) -> None:

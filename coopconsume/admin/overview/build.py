@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from coopconsume.admin.offsets.status import PartitionStatus
     from coopconsume.kafka.coordinator import KafkaMember
     from coopconsume.kafka.parked_keys import BehindParked
+    from coopconsume.kafka.retention import ExpiringOffsets
 
 #: A share in doubt, for how many milliseconds, and when it was assigned; None if the log's history
 #: does not go back so far.
@@ -53,6 +54,7 @@ class GroupFacts:
         known_primary: The offsets written by other clients that the commit log has accepted.
         acquisitions: The chunks that members of a cooperative epoch hold.
         behind: The records behind parked ones, of partitions in which they were counted.
+        expiring: The offsets that retention deletes next, if there are any.
         group: The group id.
         cluster: The id of the Kafka cluster.
         servers: Its ``bootstrap.servers``.
@@ -68,6 +70,7 @@ class GroupFacts:
     known_primary: Mapping[TopicPartition, int] = field(default_factory=dict)
     acquisitions: Mapping[TopicPartition, Sequence[Acquisition]] = field(default_factory=dict)
     behind: Mapping[TopicPartition, BehindParked] = field(default_factory=dict)
+    expiring: ExpiringOffsets | None = None
     group: str = ""
     cluster: str = ""
     servers: str = ""
@@ -116,6 +119,7 @@ def build(facts: GroupFacts) -> GroupOverview:
         facts.row.record_filter if facts.row else "",
         facts.row.sharing if facts.row else "",
         _last_commit(facts.history),
+        facts.expiring,
     )
 
 

@@ -14,6 +14,7 @@ from coopconsume.kafka.blocker_records import read_blockers
 from coopconsume.kafka.connection import Connection
 from coopconsume.kafka.coordinator import DEAD
 from coopconsume.kafka.parked_keys import ParkedKeys, count_behind
+from coopconsume.kafka.retention import OpenOffsets, find_expiring
 from coopconsume.options import Options
 
 if TYPE_CHECKING:
@@ -27,29 +28,39 @@ if TYPE_CHECKING:
     from coopconsume.admin.overview.data import GroupOverview
     from coopconsume.kafka.cluster import Cluster
     from coopconsume.kafka.parked_keys import BehindParked
+    from coopconsume.kafka.retention import ExpiringOffsets
 
 #: Returns the records behind parked ones, of partitions in which they are counted.
 BehindCounter: TypeAlias = (
     "Callable[[Mapping[TopicPartition, ParkedKeys]], Mapping[TopicPartition, BehindParked]]"
 )
+#: Returns the offsets that retention deletes next, if there are any.
+ExpiringFinder: TypeAlias = (
+    "Callable[[Mapping[TopicPartition, OpenOffsets]], ExpiringOffsets | None]"
+)
 
 
 @dataclass(frozen=True)
 class LogReaders:
-    """The functions that read records of Kafka's logs for an overview.
+    """The functions that look into Kafka's logs for an overview.
 
     Attributes:
         blockers: Reads the records of blockers.
         behind: Counts the records behind parked ones.
+        expiring: Finds what retention deletes next.
     """
 
     blockers: BlockerReader
     behind: BehindCounter
+    expiring: ExpiringFinder
 
     @classmethod
-    def of(cls, options: Options) -> Self:
-        """Returns those that read the logs each time."""
-        return cls(partial(read_blockers, options), partial(count_behind, options))
+    def of(cls, options: Options, cluster: Cluster) -> Self:
+        """Returns those that look into the logs each time."""
+        return cls(
+            partial(read_blockers, options), partial(count_behind, options),
+            partial(find_expiring, cluster),
+        )  # fmt: skip
 
 
 def list_groups(
@@ -136,7 +147,9 @@ def overview_of(
         BrokerUnreachable, NotAuthorized, commits.CommitStoreError: As for a consumer.
     """
     rows = store.history(options.group_id) if history else ()
-    return read_overview(options, cluster, store, rows, LogReaders.of(options), topics=topics)
+    return read_overview(
+        options, cluster, store, rows, LogReaders.of(options, cluster), topics=topics
+    )
 
 
 def read_overview(
@@ -185,9 +198,22 @@ def read_overview(
     facts = replace(facts, statuses=statuses)
     if facts.kafka.state == DEAD and not facts.is_in_log:
         raise unknown_group(options, store)
+    facts = replace(facts, expiring=readers.expiring(_open_offsets(statuses)))
     if not (facts.row and facts.row.sharing):
         facts = replace(facts, behind=readers.behind(_parked_keys(statuses)))
     return build(facts)
+
+
+def _open_offsets(statuses: Iterable[PartitionStatus]) -> dict[TopicPartition, OpenOffsets]:
+    """Returns what is not done of partitions that have any of it in Kafka's log."""
+    found = {}
+    for one in statuses:
+        if one.stable_offset is None or one.log_start is None or one.end_offset is None:
+            continue
+        first = max(one.stable_offset, one.log_start)
+        if one.lag and first < one.end_offset:
+            found[one.topic, one.partition] = OpenOffsets(first, one.end_offset, one.done)
+    return found
 
 
 def _parked_keys(statuses: Iterable[PartitionStatus]) -> dict[TopicPartition, ParkedKeys]:

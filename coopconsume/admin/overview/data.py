@@ -14,6 +14,7 @@ from coopconsume.texts import counted
 if TYPE_CHECKING:
     from commits import Acquisition
     from coopconsume.kafka.parked_keys import BehindParked
+    from coopconsume.kafka.retention import ExpiringOffsets
 
 #: A member that has joined and has no shares in the epoch in force yet.
 JOINING = "joining"
@@ -188,6 +189,8 @@ class GroupOverview:
             if each has key ranges of its own.
         last_commit: When the last commit was written, by its writer's clock; None if the log does
             not say, or was not read.
+        expiring: The offsets that are not done and that retention by time deletes next; None if
+            there are none, or it is not known.
     """
 
     group: str
@@ -206,6 +209,7 @@ class GroupOverview:
     record_filter: str = ""
     sharing: str = ""
     last_commit: datetime | None = None
+    expiring: ExpiringOffsets | None = None
 
     @property
     def is_worked_on(self) -> bool:

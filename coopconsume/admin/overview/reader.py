@@ -10,6 +10,7 @@ from coopconsume.admin.overview.collect import LogReaders, read_overview
 from coopconsume.kafka.blocker_records import read_blockers
 from coopconsume.kafka.connection import Connection
 from coopconsume.kafka.parked_keys import count_behind
+from coopconsume.kafka.retention import find_expiring
 from coopconsume.options import Options
 
 if TYPE_CHECKING:
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
     from coopconsume.admin.overview.data import GroupOverview
     from coopconsume.kafka.blocker_records import BlockerRecord
     from coopconsume.kafka.parked_keys import BehindParked, ParkedKeys
+    from coopconsume.kafka.retention import ExpiringOffsets, OpenOffsets
 
-#: The history, which is the whole commit log, the records of blockers, and those behind parked ones
-#: are each read for at most one part in so many of the time.
+#: The history, which is the whole commit log, the records of blockers, those behind parked ones
+#: and what retention deletes next are each read for at most one part in so many of the time.
 _SLOW_PART: Final = 10
 
 
@@ -73,6 +75,8 @@ class GroupReader(Connection):
         self._parked: dict[TopicPartition, ParkedKeys] = {}
         self._behind: dict[TopicPartition, BehindParked] = {}
         self._behind_due = 0.0
+        self._expiring: ExpiringOffsets | None = None
+        self._expiring_due = 0.0
 
     def read(self) -> GroupReading:
         """Returns the status of the group now.
@@ -85,7 +89,7 @@ class GroupReader(Connection):
         if began >= self._history_due:
             self._history = self.store.history(self.options.group_id)
             self._history_due = _next_after(began)
-        readers = LogReaders(self._records_at, self._behind_parked)
+        readers = LogReaders(self._records_at, self._behind_parked, self._expiring_of)
         return GroupReading(
             read_overview(self.options, self.cluster, self.store, self._history, readers)
         )
@@ -125,6 +129,16 @@ class GroupReader(Connection):
             self._parked, self._behind = dict(parked), kept | count_behind(self.options, changed)
             self._behind_due = _next_after(began)
         return self._behind
+
+    def _expiring_of(
+        self, partitions: Mapping[TopicPartition, OpenOffsets]
+    ) -> ExpiringOffsets | None:
+        """Returns what retention deletes next, as it was found a short time ago."""
+        began = time.monotonic()
+        if began >= self._expiring_due:
+            self._expiring = find_expiring(self.cluster, partitions)
+            self._expiring_due = _next_after(began)
+        return self._expiring
 
 
 def _next_after(began: float) -> float:

@@ -60,6 +60,7 @@ def condition_of(group: GroupOverview, now: datetime, pace: Pace | None = None) 
         [*_failed(partitions, now)],
         _lost_member(partitions, now),
         deleted=sum(map(_deleted, partitions)),
+        expiring=group.expiring,
         pace=pace,
     )
 

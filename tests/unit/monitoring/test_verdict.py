@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from coopconsume.kafka.parked_keys import BehindParked
+from coopconsume.kafka.retention import ExpiringOffsets
 from coopconsume.monitoring.verdict import (
     LEVELS,
     Condition,
-    Expiring,
     FailedRecord,
     LostMember,
     Pace,
@@ -136,7 +136,7 @@ def found(**known: Any) -> tuple[Verdict, ...]:
             "danger", "deleted", "Retention has deleted 3 offsets that were not done",
         ),
         (
-            {"lag": 500, "expiring": Expiring(120, 3 * 3_600)},
+            {"lag": 500, "expiring": ExpiringOffsets(120, 3 * 3_600)},
             "danger", "retention",
             "Within 3 h, retention deletes up to 120 records that are not done",
         ),
@@ -154,7 +154,7 @@ def test_the_most_urgent_one_comes_first() -> None:
     """All that holds is there; work goes on beside what is urgent, and all is never done then."""
     everything = {
         "lag": 900, **PARKED, "behind": BehindParked(98), "failed": [HELD], "deleted": 1,
-        "expiring": Expiring(5, 60), "without_owner": [("t-9", 2)], "is_rebalancing": True,
+        "expiring": ExpiringOffsets(5, 60), "without_owner": [("t-9", 2)], "is_rebalancing": True,
         "lost_member": LostMember(9, None, ["t-0"]), "stalled": "paused by pause()",
     }  # fmt: skip
     all_found = found(**everything, pace=Pace(10, 0, 30))
@@ -195,7 +195,7 @@ def test_retention_is_no_danger_for_what_is_done_before(
     known: dict[str, Any], is_lost: bool
 ) -> None:
     """A record that waits for a decision is not done in time."""
-    shown = found(lag=800, expiring=Expiring(120, 100), **known)
+    shown = found(lag=800, expiring=ExpiringOffsets(120, 100), **known)
     assert (shown[0].level == "danger") == is_lost
 
 
