@@ -25,6 +25,7 @@ def test_a_consumer_draws_itself_and_never_raises(spark, tmp_path, monkeypatch):
             consumer.subscribe()
             page = ET.fromstring(consumer._repr_html_())
             text = "".join(page.itertext())
+            assert page.find("p").text == "All done"
             assert "group drawn-group: Stable, 1 member, 0 records not done" in text
             assert f"{consumer.membership().assignment.member} (this one)" in text
             assert len(page.findall(".//svg[@width='320']")) == 2
