@@ -51,7 +51,9 @@ def list_(*, admin: Admin) -> Shown:
 def describe(*, group: str, history: int, admin: Admin) -> Shown:
     """Describe a group: verdict, members, shares, epochs, and the status of each partition.
 
-    The verdict is the most urgent thing that holds of the group, in one sentence. Each partition has a map of its hash space, from the first to the last key hash. Each place of
+    The verdict is the most urgent thing that holds of the group, in one sentence.
+
+    Each partition has a map of its hash space, from the first to the last key hash. Each place of
     the map shows the letter of the member that owns most of it; a dot has no owner.
     """
     found = admin.describe(group)

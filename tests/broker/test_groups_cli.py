@@ -240,7 +240,7 @@ def test_records_that_retention_deletes_next_are_counted(
         while not cluster.retention([aged, kept]) and time.monotonic() < until:
             time.sleep(0.1)
         assert cluster.retention([aged, kept]) == {aged: 8 * day}
-        # Within an eighth of a day those of 7.95 and 7.9 days, one of which is done.
+        # Within an eighth of a day those of 7.95 and 7.9 days; the younger one is done.
         assert find_expiring(cluster, partitions) == ExpiringOffsets(1, day / 8)
         done = OffsetRanges([(0, 2)])
         late = {(aged, 0): replace(some, first=3, done=done), (kept, 0): some}

@@ -180,7 +180,7 @@ def test_a_group_is_shown_and_texts_of_users_stay_texts(chrome, shop) -> None:
         press(chrome, "#partition-dialog form button")
         # A claimant may work: what remains is the decision, with its letters and its record.
         shop["store"].claim("shop", "somebody", [(shop["topic"], 1)], takeover=True)
-        until(chrome, has("sentence", "1 key waits for your decision"))
+        until(chrome, has("sentence", "1 key waits for your decision: 8 records behind it"))
         assert text(chrome, "next").split()[-4:] == ["coopconsume", "dead-letters", "list", "shop"]
         record = f"#next button[data-record='{shop['topic']}-0@1']"
         assert SCRIPT in chrome.find_element(By.CSS_SELECTOR, record).text

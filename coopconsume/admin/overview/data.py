@@ -190,7 +190,7 @@ class GroupOverview:
         last_commit: When the last commit was written, by its writer's clock; None if the log does
             not say, or was not read.
         expiring: The offsets that are not done and that retention by time deletes next; None if
-            there are none, or it is not known.
+            it deletes none soon, or that is not known.
     """
 
     group: str

@@ -379,6 +379,8 @@ def test_a_group_as_text(store: CommitStore) -> None:
     """The whole overview of two members on two partitions, line by line."""
     found = two_members(store)
     at = found.history[0]["written_at"]
+    assert overview(store, found).last_commit == found.history[1]["written_at"]
+    assert overview(store, replace(found, history=found.history[:1])).last_commit is None
     assert group_lines(overview(store, found), at) == [
         "Working: 5 records not done",
         "group g: Stable, 2 members, 5 records not done",

@@ -22,12 +22,14 @@ from coopconsume.admin.overview import (
     OwnedRange,
     PartitionOverview,
 )
+from coopconsume.admin.overview.collect import _open_offsets, _parked_keys
 from coopconsume.admin.overview.data import GONE, JOINING, WORKING
 from coopconsume.admin.overview.tables import group_parts, lag_parts
 from coopconsume.admin.overview.verdict import condition_of, group_verdicts
 from coopconsume.admin.tables import Headline
 from coopconsume.admin.text import text_lines, write
-from coopconsume.kafka.parked_keys import BehindParked
+from coopconsume.kafka.parked_keys import BehindParked, ParkedKeys
+from coopconsume.kafka.retention import ExpiringOffsets
 from coopconsume.monitoring.verdict import LEVELS, RecordPlace
 
 NOW = datetime(2026, 11, 30, 4, 30, tzinfo=UTC)
@@ -94,6 +96,10 @@ def first(found: GroupOverview) -> tuple[str, str]:
             group(partition(stable_offset=4, pending={4: Pending(4, 7, 2, 9, "no")})),
             ("waiting", "failed"),
         ),
+        (
+            group(partition(stable_offset=4), expiring=ExpiringOffsets(6, 60.0)),
+            ("danger", "retention"),
+        ),
         # It holds its own key, not the stable offset.
         (
             group(partition(stable_offset=4, pending={5: Pending(5, 7, 2, 9, "no")})),
@@ -150,6 +156,25 @@ def test_records_behind_parked_ones_are_counted_in_all_partitions_or_not_at_all(
     assert condition_of(group(one, part), NOW).behind == BehindParked(3, is_all=False)
     assert condition_of(group(one, partition(1, **known)), NOW).behind is None
     assert condition_of(group(one, partition(1)), NOW).behind == BehindParked(1)
+
+
+def test_what_is_looked_for_in_kafkas_log_is_what_is_not_done() -> None:
+    """The lowest parked record of each key, and open offsets that the log may have."""
+    records = [parked(6, 9), parked(4, 7), parked(5, 7), parked(7, None)]
+    one = partition(
+        stable_offset=4, pending={each.offset: each for each in records} | {8: Pending(8, 1)},
+        done=OffsetRanges([(9, 9)]),
+    )  # fmt: skip
+    found = _parked_keys([one, partition(1)])
+    assert found == {("t", 0): ParkedKeys({7: 4, 9: 6}, one.done, 0, 10)}
+    assert found["t", 0].start == 5
+    keyed = replace(one, has_ordering_keys=True)
+    unseen = replace(one, end_offset=None)
+    assert _parked_keys([keyed, unseen]) == {}
+    cut = replace(one, log_start=6)
+    known = _open_offsets([cut, partition(1), replace(one, partition=2), unseen])
+    assert {tp: open_.first for tp, open_ in known.items()} == {("t", 0): 6, ("t", 2): 4}
+    assert [known["t", 2].below(offset) for offset in (3, 5, 10, 99)] == [0, 1, 5, 5]
 
 
 def test_the_last_lost_member_counts() -> None:
