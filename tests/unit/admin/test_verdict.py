@@ -89,6 +89,8 @@ def first(found: GroupOverview) -> tuple[str, str]:
         # A partition of a topic that no member subscribes to.
         (group(partition(), partition(1, stable_offset=4, owners=())), ("action", "nobody")),
         (group(partition(stable_offset=4, owners=())), ("working", "working")),
+        (group(partition(), partition(1, owners=())), ("ok", "done")),
+        (group(partition(), state="PreparingRebalance", members=()), ("ok", "done")),
         (group(partition(stable_offset=None)), ("waiting", "unknown")),
         (group(partition(end_offset=None)), ("waiting", "unknown")),
         (group(partition(stable_offset=None, log_start=10)), ("ok", "done")),
