@@ -67,7 +67,10 @@ WALL = {
         "the latest start of a batch, sent by another host; latency from the timestamps of records",
     ),
     "coopconsume/admin/views.py": (1, "ages for people"),
+    "coopconsume/admin/overview/data.py": (1, "which waits are over, for people"),
     "coopconsume/admin/overview/tables.py": (1, "ages for people"),
+    "coopconsume/kafka/retention.py": (1, "the timestamps of records that retention deletes soon"),
+    "coopconsume/runtime/status/verdict.py": (1, "the end of a wait, for people"),
     "coopconsume/ui/content.py": (2, "ages and which waits are over, for people"),
     "coopconsume/ui/watch.py": (2, "times of what is shown, for people"),
 }
