@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.errors import BrokerUnreachable, MissingOption, NotAuthorized, TopicNotFound
+from coopconsume.errors import BrokerUnreachable, MissingOption, TopicNotFound
 from coopconsume.kafka import coordinator, kafka_python_compat
 from coopconsume.kafka.call_limit import CallLimit, Deadline, NoAnswerInTime, call_within
 from coopconsume.kafka.identity import LOG_IDENTITIES
@@ -420,11 +420,9 @@ class Cluster:
         wanted = [ConfigResource(ConfigResourceType.TOPIC, name, names) for name in sorted(topics)]
         if not wanted:
             return {}
-        try:
-            answer = self._call(lambda: self._admin.describe_configs(wanted, config_filter="all"))
-        except NotAuthorized:
-            return {}
+        answer = self._call(lambda: self._admin.describe_configs(wanted, config_filter="all"))
         found = {}
+        # Without the right to describe its settings, a topic has none in the answer.
         for topic, settings in next(iter(answer.values()), {}).items():
             policy, kept = (settings.get(name, {}).get("value") for name in names)
             if "delete" in str(policy) and int(kept or -1) >= 0:

@@ -19,6 +19,8 @@ from kafka.admin import (
     ACLOperation,
     ACLPermissionType,
     ACLResourcePatternType,
+    ConfigResource,
+    ConfigResourceType,
     KafkaAdminClient,
     ResourcePattern,
     ResourceType,
@@ -249,6 +251,19 @@ def test_a_job_with_the_rights_works_and_shows_no_secret(
     assert "(a login)" in caplog.text, "kafka-python would have shown it"
     assert "(a secret option)" in caplog.text, "py4j would have shown it"
     assert PASSWORD not in guarded.broker.log_tail(100_000)
+
+
+def test_retention_is_known_to_those_who_may_describe_settings(guarded: Guarded) -> None:
+    """Others get none, and no error."""
+    topic = guarded.topic("foreseen", "READ")
+    with closing(guarded.admin()) as admin:
+        admin.alter_configs(
+            [ConfigResource(ConfigResourceType.TOPIC, topic, {"retention.ms": "60000000"})]
+        )
+    with closing(Cluster(Options.parse(guarded.options(topic)))) as cluster:
+        assert cluster.retention([topic]) == {}
+        guarded.allow("DESCRIBE_CONFIGS", "TOPIC", topic)
+        assert cluster.retention([topic]) == {topic: 60_000.0}
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-512", "PLAIN"])
