@@ -51,8 +51,8 @@ def job_verdict(
     """
     now, reason = datetime.now(UTC), waiting.reason if waiting else None
     with_parked = [one for one, at in zip(partitions, described, strict=True) if at["parked"]]
-    parked = [(one, record) for one in with_parked for record in one.parked]
-    keys = sum(one.stock is None for one, _ in parked)
+    parked = [(one, record) for one in with_parked for record in one.supply.parked]
+    keys = sum(not one.supply.shares_chunks for one, _ in parked)
     behind = sum(_behind(record) for _, record in parked)
     found = Condition(
         group,

@@ -13,23 +13,23 @@ from commits import OffsetRanges
 from coopconsume.group.owned import Failed
 from coopconsume.monitoring.verdict import Verdict
 from coopconsume.runtime.plan import Partition
-from coopconsume.runtime.plan.stock import Stock
 from coopconsume.runtime.status.progress import describe
 from coopconsume.runtime.status.verdict import job_verdict
 from coopconsume.runtime.status.waiting import WaitingFor
 from coopconsume.worker.report import Failure, PartitionReport, pack_offsets
+from tests.partitions import make_partition
 
 NOW = 1_000.0
 
 
 def partition(end: int = 10, number: int = 0, **more: Any) -> Partition:
     """Returns a partition of a job, from offset 0 to an end."""
-    slots = [(0, () if more.get("stock") else (KeyRange(),))]
-    found = Partition(
+    slots = [(0, (KeyRange(),))]
+    found = make_partition(
         0, "orders", number, stable=0, committed=OffsetRanges(), slots=slots, whole=True,
         **{"ordering": "key"} | more,
     )  # fmt: skip
-    found.end = end
+    found.ledger.end = end
     return found
 
 
@@ -41,8 +41,8 @@ def failed(delay: float, behind: int = 0) -> Partition:
     failure = Failure(0, 7, b"customer-7", 4, delay, "ValueError: no luck")
     done = pack_offsets(pa.array(range(1 + behind, 10), pa.int64()))
     blocked = [(offset, 7) for offset in range(1, 1 + behind)]
-    found.reported(0, PartitionReport(done, None, [failure], blocked), NOW)
-    found.commit_answered(found.to_commit, 0, OffsetRanges())
+    found.slots.reported(0, PartitionReport(done, None, [failure], blocked), NOW)
+    found.commit_answered(found.ledger.to_commit, 0, OffsetRanges())
     return found
 
 
@@ -55,9 +55,10 @@ def in_doubt() -> Partition:
 
 def stocked() -> Partition:
     """Returns a partition that members share by chunks, with a parked record."""
-    stock = Stock(leads=True, pending=1)
-    stock.parked = [Failed(3, 7, 4, math.inf, "no luck", key="k")]
-    return partition(stock=stock, ordering="none")
+    found = partition(leads=True, ordering="none")
+    found.chunks.pending = 1
+    found.chunks._parked = [Failed(3, 7, 4, math.inf, "no luck", key="k")]
+    return found
 
 
 def verdict(*partitions: Partition, waiting: WaitingFor | None = None) -> Verdict:
