@@ -160,6 +160,7 @@ BLOCKS: dict[str, tuple[str, Callable[[], list[str]]]] = {
     "view-partitions": ("reference/sql-views.md", lambda: _columns(SCHEMAS["partitions"])),
     "view-gaps": ("reference/sql-views.md", lambda: _columns(SCHEMAS["gaps"])),
     "view-chunks": ("reference/sql-views.md", lambda: _columns(SCHEMAS["chunks"])),
+    "view-decisions": ("reference/sql-views.md", lambda: _columns(SCHEMAS["decisions"])),
     "commands": ("reference/cli.md", lambda: _commands(commands)),
     **{
         f"api-{page}": (f"reference/api/{page}.md", partial(api.reference, page))

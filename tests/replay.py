@@ -32,6 +32,8 @@ from coopconsume.kafka.cluster import LogEnd
 from coopconsume.options import Options
 from coopconsume.runtime import events, trace
 from coopconsume.runtime.commit.parcels import Written
+from coopconsume.runtime.decided_by import DecidedBy
+from coopconsume.runtime.decisions import Decision
 from coopconsume.runtime.job_spec import JobSpec
 from coopconsume.runtime.loop import Job
 from coopconsume.runtime.status.progress import Meter
@@ -355,8 +357,9 @@ class Replay:
             case "OffsetsMirrored":
                 return events.OffsetsMirrored(_error(line["error"]))
             case "DecisionsApplied":
-                made = [SimpleNamespace(**one) for one in line["decisions"]]
-                return events.DecisionsApplied(made)  # type: ignore[arg-type]
+                made = [_decision(one) for one in line["decisions"]]
+                on_failed = line["on_failed"]
+                return events.DecisionsApplied(made, on_failed and list(map(_decision, on_failed)))
             case "HolesFound":
                 holes = line["holes"]
                 return events.HolesFound(line["index"], holes and OffsetRanges(holes))
@@ -441,6 +444,11 @@ def _failed(of: list[Line]) -> list[Failed]:
 def _headers(of: list[list[bool | None]]) -> Headers:
     """Headers that a trace shows in the same way."""
     return tuple(("h" if name else "", value and b"h") for name, value in of)  # type: ignore[misc]
+
+
+def _decision(of: Line) -> Decision:
+    named = {name: of[name] for name in ("topic", "partition", "offset", "action", "attempts")}
+    return Decision(**named, by=DecidedBy("recorded", at_ms=of["by"]["at_ms"]))
 
 
 def _acquired(of: Line | None) -> AcquiredChunks | None:

@@ -10,6 +10,7 @@ from coopconsume.admin.dead_letters.actions import DeadLetters
 from coopconsume.admin.offsets.admin import OffsetAdmin
 from coopconsume.admin.overview.collect import describe_group, list_groups
 from coopconsume.admin.overview.reader import GroupReader
+from coopconsume.admin.records.actions import RecordAdmin
 from coopconsume.errors import GroupActive, InvalidOption, MissingOption
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.kafka.identity import is_other_topic
@@ -113,6 +114,14 @@ class Admin:
             MissingOption: The option ``deadLetter`` is missing.
         """
         return DeadLetters({**self._options, "kafka.group.id": group}, spark=self._spark)
+
+    def records(self, group: str) -> RecordAdmin:
+        """Returns the failed records of a group, to list, retry, park or skip them.
+
+        Args:
+            group: Its id.
+        """
+        return RecordAdmin({**self._options, "kafka.group.id": group}, spark=self._spark)
 
     def topics(self, names: Iterable[str] | None = None) -> list[TopicOverview]:
         """Returns partition count, id and `accept.range.fetch` of topics.

@@ -26,7 +26,11 @@ DataFrames and temporary views are snapshots of the time of the call. The data s
 and age_seconds.
 
 ``chunks`` has group, topic, partition, member, first, last, offsets, renewals, since and
-held_seconds of each chunk that a member of a cooperative epoch holds. Times are those of the
+held_seconds of each chunk that a member of a cooperative epoch holds.
+
+``decisions`` has group, topic, partition, offset, action, decided_at, decided_by, reason, status
+and settled_at of each open decision on a failed or parked record, and of the newest others. Times
+are those of the
 committers' clocks, null if the log does not say.
 """
 
@@ -34,12 +38,15 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
 from coopconsume.admin.offsets import OffsetAdmin
 from coopconsume.admin.overview.data import ChunkOverview
+from coopconsume.admin.records.actions import group_decisions
+from coopconsume.admin.records.tables import decision_row
 from coopconsume.admin.tables import seconds_since
 from coopconsume.errors import InvalidOption
 from coopconsume.kafka.connection import Connection
@@ -53,7 +60,7 @@ if TYPE_CHECKING:
     from commits import Acquisition
     from coopconsume.admin.offsets import PartitionStatus
 
-View = Literal["partitions", "gaps", "chunks"]
+View = Literal["partitions", "gaps", "chunks", "decisions"]
 
 _PLACE = [("group", pa.string()), ("topic", pa.string()), ("partition", pa.int32())]
 _TIME = pa.timestamp("us", tz="UTC")
@@ -110,6 +117,18 @@ SCHEMAS: Mapping[View, pa.Schema] = {
             ("renewals", pa.int64()),
             ("since", _TIME),
             ("held_seconds", pa.float64()),
+        ]
+    ),
+    "decisions": pa.schema(
+        [
+            *_PLACE,
+            ("offset", pa.int64()),
+            ("action", pa.string()),
+            ("decided_at", _TIME),
+            ("decided_by", pa.string()),
+            ("reason", pa.string()),
+            ("status", pa.string()),
+            ("settled_at", _TIME),
         ]
     ),
 }
@@ -187,6 +206,9 @@ def view_table(
     rows: list[dict[str, Any]] = []
     for name in [group] if group else _groups(options, spark):
         with OffsetAdmin(options, name, spark=spark) as admin:
+            if view == "decisions":
+                rows += map(decision_row, group_decisions(admin.store, name), repeat(name))
+                continue
             held = admin.acquisitions() if view == "chunks" else {}
             for status in admin.statuses(keys=view == "partitions", times=view != "chunks"):
                 chunks = held.get((status.topic, status.partition), ())

@@ -18,6 +18,7 @@ from coopconsume.cli.log import log
 from coopconsume.cli.offsets import lag, offsets
 from coopconsume.cli.owners import owners
 from coopconsume.cli.queue import queue
+from coopconsume.cli.records import records
 from coopconsume.cli.run import run
 from coopconsume.cli.state import state
 from coopconsume.cli.store import store
@@ -62,6 +63,7 @@ main.add_command(topics)
 main.add_command(groups)
 main.add_command(offsets)
 main.add_command(lag)
+main.add_command(records)
 main.add_command(dead_letters)
 main.add_command(ui)
 main.add_command(state)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from coopconsume.admin.dead_letters.choice import Choice
-from coopconsume.admin.dead_letters.tables import letter_table, moment, name_of
+from coopconsume.admin.dead_letters.tables import decided_on, letter_table, moment, name_of
 from coopconsume.admin.tables import cell, text_of
+from coopconsume.cli.decision_options import first_and_last, with_decided_by
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
 from coopconsume.cli.place import Shown, dead_letter_option, shown, with_admin
 from coopconsume.cli.times import time_of
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from coopconsume.admin.dead_letters.actions import DeadLetters
     from coopconsume.admin.dead_letters.choice import Steps
     from coopconsume.admin.dead_letters.stored import Letter
+    from coopconsume.runtime.decided_by import DecidedBy
     from coopconsume.runtime.decisions import Action
 
 
@@ -39,22 +41,6 @@ def _moment(ctx: click.Context, param: click.Parameter, value: str | None) -> in
         ) from None
 
 
-def _offsets(
-    ctx: click.Context, param: click.Parameter, value: str | None
-) -> tuple[int | None, int | None]:
-    """Parses FIRST-LAST, or a single offset."""
-    if value is None:
-        return None, None
-    first, dash, last = value.partition("-")
-    try:
-        found = int(first), int(last if dash else first)
-    except ValueError:
-        found = 1, 0
-    if not 0 <= found[0] <= found[1]:
-        raise click.BadParameter(f"{value!r}: write it as 17 or as 17-25", ctx, param)
-    return found
-
-
 def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds a `DeadLetters` and the `Choice` of letters to a command."""
 
@@ -63,9 +49,11 @@ def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
     @with_admin
     @click.option("--topic", help="Only records of this topic.")
     @click.option("--partition", type=click.IntRange(0), help="Only records of this partition.")
-    @click.option("--offset", metavar="FIRST[-LAST]", callback=_offsets, help="Only these offsets.")
+    @click.option(
+        "--offset", metavar="FIRST[-LAST]", callback=first_and_last, help="Only these offsets."
+    )
     @click.option("--key", help="Only records with this key.")
-    @click.option("--reason", metavar="TEXT", help="Only letters with this text in the reason.")
+    @click.option("--error", metavar="TEXT", help="Only letters with this text in their reason.")
     @click.option(
         "--since", metavar="TIME", callback=_moment, help="Only records given up at or after TIME."
     )
@@ -80,11 +68,13 @@ def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
         key: str | None,
         **kwargs: Any,
     ) -> Any:
-        words = {
-            name: kwargs.pop(name) for name in ("topic", "partition", "reason", "since", "until")
-        }
+        words = {name: kwargs.pop(name) for name in ("topic", "partition", "since", "until")}
         choice = Choice(
-            **words, first=offset[0], last=offset[1], key=None if key is None else key.encode()
+            **words,
+            reason=kwargs.pop("error"),
+            first=offset[0],
+            last=offset[1],
+            key=None if key is None else key.encode(),
         )
         return command(letters=admin.dead_letters(group), choice=choice, **kwargs)
 
@@ -100,7 +90,7 @@ def dead_letters() -> None:
     "list",
     epilog=example(
         "coopconsume dead-letters list shop --bootstrap-servers localhost:9092",
-        "--commit-table /data/commits --dead-letter /data/dead --reason timeout",
+        "--commit-table /data/commits --dead-letter /data/dead --error timeout",
     ),
 )
 @reported
@@ -133,12 +123,13 @@ def _deciding(command: Callable[..., Any]) -> Callable[..., Any]:
     @reported
     @_chosen
     @click.option("--all", "everything", is_flag=True, help="All letters without a decision.")
+    @with_decided_by
     @click.option("--execute", is_flag=True, help="Apply the change (default: dry run).")
     @shown
     @functools.wraps(command)
     def with_decision(choice: Choice, *, everything: bool, **kwargs: Any) -> Any:
         if choice == Choice() and not everything:
-            raise click.UsageError("no letters chosen: give --offset, --key, --reason …, or --all")
+            raise click.UsageError("no letters chosen: give --offset, --key, --error …, or --all")
         return command(choice=choice, **kwargs)
 
     return with_decision
@@ -146,30 +137,34 @@ def _deciding(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @dead_letters.command(epilog=EXIT_CODES)
 @_deciding
-def replay(*, letters: DeadLetters, choice: Choice, execute: bool) -> Shown:
+def replay(*, letters: DeadLetters, choice: Choice, by: DecidedBy, execute: bool) -> Shown:
     """Process records again, in order.
 
     A parked record is retried, beginning with attempt 1, and unblocks its key when it is done: at
     once if a job runs, else when the next job starts. If later records of its key were processed,
     the record is written again, to the end of its partition.
     """
-    return _decide("replay", letters, choice, execute=execute)
+    return _decide("replay", letters, choice, by, execute=execute)
 
 
 @dead_letters.command(epilog=EXIT_CODES)
 @_deciding
-def discard(*, letters: DeadLetters, choice: Choice, execute: bool) -> Shown:
+def discard(*, letters: DeadLetters, choice: Choice, by: DecidedBy, execute: bool) -> Shown:
     """Mark records as done without processing them; this unblocks the key of a parked record."""
-    return _decide("discard", letters, choice, execute=execute)
+    return _decide("discard", letters, choice, by, execute=execute)
 
 
-def _decide(action: Action, letters: DeadLetters, choice: Choice, *, execute: bool) -> Shown:
+def _decide(
+    action: Action, letters: DeadLetters, choice: Choice, by: DecidedBy, *, execute: bool
+) -> Shown:
     plan = letters.plan(choice)
     if execute:
-        letters.carry_out(action, plan)
+        letters.carry_out(action, plan, by)
     document = {
         "action": action,
         "executed": execute,
+        "by": by.name,
+        "reason": by.reason,
         "parked": [_record(one) for one in plan.parked],
         "passed": [_record(one) for one in plan.passed],
     }
@@ -199,6 +194,7 @@ def _whole(one: Letter) -> list[str]:
     lines = [
         f"{name_of(one)}, {one.status}, {given_up}",
         f"reason: {one.reason}",
+        *([f"decision: {one.decision}, {decided_on(one)}"] if one.decision else []),
         f"written: {cell(moment(one.timestamp))}, topic id {one.topic_id or '-'}",
         f"key: {text_of(one.key)}",
     ]
@@ -209,7 +205,9 @@ def _whole(one: Letter) -> list[str]:
 def _plain(one: Letter, *, whole: bool) -> dict[str, Any]:
     found: dict[str, Any] = _record(one) | {
         "status": one.status, "attempts": one.attempts, "reason": one.reason,
-        "rejected_at_ms": one.rejected_at, "commit": one.commit,
+        "rejected_at_ms": one.rejected_at, "commit": one.commit, "decision": one.decision or None,
+        "decided_by": one.by.name or None, "decision_reason": one.by.reason or None,
+        "decided_at_ms": one.by.at_ms or None,
     }  # fmt: skip
     if whole:
         found |= {

@@ -248,9 +248,13 @@ class LogRead(JobEvent):
 
 @dataclass(frozen=True)
 class DecisionsApplied(JobEvent):
-    """Decisions on parked records are in the commit log."""
+    """Decisions on parked records are in the commit log.
+
+    ``on_failed`` are the open decisions on failed records; None: they could not be read.
+    """
 
     decisions: Sequence[Decision]
+    on_failed: Sequence[Decision] | None = None
 
 
 @dataclass(frozen=True)

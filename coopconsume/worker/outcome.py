@@ -21,8 +21,14 @@ from coopconsume.record import (
 )
 from coopconsume.state.value import State
 from coopconsume.values.conversion import misfit
-from coopconsume.values.shown import shown
-from coopconsume.worker.handler_answers import as_rows, error_text, trace_of, verdict_on
+from coopconsume.values.shown import ERROR_CHARS, shown
+from coopconsume.worker.handler_answers import (
+    FailedAttempt,
+    as_rows,
+    error_text,
+    trace_of,
+    verdict_on,
+)
 from coopconsume.worker.histogram import Histogram
 from coopconsume.worker.input_rows import HASH, STAMP, InputRow, wanted_rows
 from coopconsume.worker.output_rows import OutputRows
@@ -30,6 +36,7 @@ from coopconsume.worker.realtime.read_progress import ReadProgress
 from coopconsume.worker.report import (
     DeadLetter,
     Failure,
+    GivenUp,
     PartitionReport,
     Reads,
     SlotReport,
@@ -43,7 +50,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from coopconsume.record import Headers, RetryPolicy
-    from coopconsume.worker.handler_answers import FailedAttempt
     from coopconsume.worker.report import BatchSpec, PartitionWork
 
     #: (first, last) key hashes.
@@ -108,7 +114,13 @@ class TaskOutcome:
         self._filtered: dict[int, list[pa.Array]] = {p: [] for p in self.work}
         #: How the workers of records have ended, see `PartitionWork.ended`.
         self._ended_with = {(p, o): how for p, w in self.work.items() for o, how in w.ended.items()}
-        self.retried = any(w.attempts or w.added or w.ended for w in self.work.values())
+        #: Records that are given up without a call, see `PartitionWork.given_up`.
+        self._given_up = {
+            (p, o): one for p, w in self.work.items() for o, one in w.given_up.items()
+        }
+        self.retried = any(
+            w.attempts or w.added or w.ended or w.given_up for w in self.work.values()
+        )
         #: By partition and offset, the headers that handlers have added to records that may be
         #: handled here again.
         self.added: dict[int, dict[int, Headers]] = {p: dict(w.added) for p, w in self.work.items()}
@@ -198,19 +210,24 @@ class TaskOutcome:
     @property
     def has_uncalled(self) -> bool:
         """Whether some records of the slot may be settled without a call, see `is_uncalled`."""
-        return bool(self._ended_with) or any(
+        return bool(self._ended_with or self._given_up) or any(
             self.is_spent(n + 1) for w in self.work.values() for n in w.attempts.values()
         )
 
     def is_uncalled(self, row: InputRow, attempt: int) -> bool:
         """Whether a record is settled without a call.
 
-        Its last call ended its worker and does not count yet, or it had all its attempts.
+        An operator decided to give it up, or its last call ended its worker and does not count yet,
+        or it had all its attempts.
         """
-        return (row.part, row.offset) in self._ended_with or self.is_spent(attempt)
+        at = row.part, row.offset
+        return at in self._given_up or at in self._ended_with or self.is_spent(attempt)
 
     def settle_uncalled(self, row: InputRow, record: Record) -> bool:
         """Settles a record as `is_uncalled` says; as `settle`."""
+        given_up = self._given_up.pop((row.part, row.offset), None)
+        if given_up is not None:
+            return self._give_up(row, record._replace(attempt=record.attempt - 1), given_up)
         how = self._ended_with.pop((row.part, row.offset), None)
         if how is not None:
             ended = WorkerEnded(how)
@@ -287,15 +304,34 @@ class TaskOutcome:
                 "give foreach(dead_letter=…), or raise Retry"
             )
         elif verdict.is_given_up and self.dead_letters:
-            headers = with_added(record.headers, verdict.headers)
-            letter = DeadLetter(
-                *record[:6], headers, attempt, text, trace_of(error),
-                verdict.headers, row.key_hash, self._dealt_by(row),
-            )  # fmt: skip
-            self.report.dead.append(letter)
+            self._add_letter(row, record, text, trace_of(error), verdict.headers)
             return not self.spec.park or self._wait(row, attempt, math.inf, verdict)
         is_new = called and not verdict.is_asked_for and _kind(text) not in self._traced
         return self._wait(row, attempt, verdict.wait, verdict, trace_of(error) if is_new else "")
+
+    def _give_up(self, row: InputRow, record: Record, given_up: GivenUp) -> bool:
+        """Gives a record up as an operator decided; as `settle`. It has no letter without a place.
+
+        It is no failure: a decision neither opens the circuit breaker nor ends the job.
+        """
+        reason, added = given_up.reason[:ERROR_CHARS], self.added[row.part].get(row.offset, ())
+        if self.dead_letters:
+            self._add_letter(row, record, reason, "", added)
+        if not given_up.park:
+            return True
+        verdict = FailedAttempt(
+            reason, math.inf, is_rejected=False, is_given_up=True, is_asked_for=True, headers=added
+        )
+        return self._wait(row, record.attempt, math.inf, verdict)
+
+    def _add_letter(
+        self, row: InputRow, record: Record, reason: str, trace: str, added: Headers
+    ) -> None:
+        headers = with_added(record.headers, added)
+        self.report.dead.append(DeadLetter(
+            *record[:6], headers, record.attempt, reason, trace, added, row.key_hash,
+            self._dealt_by(row),
+        ))  # fmt: skip
 
     def _wait(
         self, row: InputRow, attempt: int, wait: float, verdict: FailedAttempt, trace: str = ""
@@ -456,12 +492,13 @@ class TaskOutcome:
 
     def add_work(self, part: int, work: PartitionWork) -> None:
         """Notes the failures so far of offsets that a real-time slot gets; needs the lock."""
-        if work.attempts or work.added or work.ended:
+        if work.attempts or work.added or work.ended or work.given_up:
             before = self.work[part]
             attempts = {**before.attempts, **work.attempts}
             self.work[part] = replace(before, attempts=attempts)
             self.added[part].update(work.added)
             self._ended_with |= {(part, offset): how for offset, how in work.ended.items()}
+            self._given_up |= {(part, offset): one for offset, one in work.given_up.items()}
             self.retried = True
 
     def count_reads(self, reads: Reads) -> None:

@@ -33,6 +33,18 @@ Ordering = Literal["key", "partition", "none"]
 FILTERED = "filtered"
 
 
+class GivenUp(NamedTuple):
+    """A record that is given up without a call, as an operator decided.
+
+    Attributes:
+        reason: Why, for its dead letter and for people.
+        park: Whether its key waits for a further decision; if not, the record is done.
+    """
+
+    reason: str
+    park: bool
+
+
 @dataclass(frozen=True)
 class PartitionWork:
     """What one slot may start of one partition in one batch.
@@ -45,6 +57,7 @@ class PartitionWork:
         added: The headers that handlers have added to records, by offset.
         ended: Records whose last call ended its worker, and how, by offset: that attempt counts as
             failed as soon as the record would be handled again.
+        given_up: Records that are given up without a call, by offset.
     """
 
     ranges: tuple[tuple[int, int], ...]
@@ -52,6 +65,7 @@ class PartitionWork:
     blocked: Mapping[int, int] = field(default_factory=dict)
     added: Mapping[int, Headers] = field(default_factory=dict)
     ended: Mapping[int, str] = field(default_factory=dict)
+    given_up: Mapping[int, GivenUp] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

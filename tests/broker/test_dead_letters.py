@@ -62,23 +62,28 @@ def test_letters_are_listed_shown_and_decided_on(kafka, topic, tmp_path, kind):
         return [(one["offset"], one["status"]) for one in call("list", "--json", *more)]
 
     assert stands() == [(0, "open"), (1, "open"), (2, "open"), (3, "parked")]
-    assert stands("--reason", "SLEEPS") == [(1, "open"), (3, "parked")]
+    assert stands("--error", "SLEEPS") == [(1, "open"), (3, "parked")]
     (shown,) = call("show", "--key", "k3", "--json")
     nothing = {"name": "none", "value": None, "value_base64": None}
     assert shown["headers"] == [{"name": "h", "value": "1", "value_base64": "MQ=="}, nothing]
     assert (shown["value"], shown["timestamp_ms"], shown["trace"]) == ("v", 77, "trace")
     assert f"{orders}-0@3, parked" in call("show", "--offset", "3")
 
-    output = call("replay", "--reason", "sleeps")
+    who = ["--by", "alice", "--reason", "the bank is awake"]
+    output = call("replay", "--error", "sleeps")
     assert "nothing was changed" in output
     assert stands() == [(0, "open"), (1, "open"), (2, "open"), (3, "parked")]
     assert not decided(store, "shop", [orders])
-    done = call("replay", "--reason", "sleeps", "--execute", "--json")
+    done = call("replay", "--error", "sleeps", *who, "--execute", "--json")
     assert done["executed"]
     assert [one["offset"] for one in done["parked"]] == [3]
     assert [one["offset"] for one in done["passed"]] == [1]
     assert stands() == [(0, "open"), (2, "open"), (3, "replaying")]
-    assert [(d.offset, d.action) for d in decided(store, "shop", [orders])] == [(3, "replay")]
+    (kept,) = decided(store, "shop", [orders])
+    assert (kept.offset, kept.action, str(kept.by)) == (3, "replay", "alice: the bank is awake")
+    (replayed,) = call("show", "--offset", "1", "--all", "--json")
+    assert (replayed["decided_by"], replayed["decision_reason"]) == ("alice", "the bank is awake")
+    assert replayed["decided_at_ms"] == kept.by.at_ms
     (again,) = records_of(kafka, orders, 1)
     assert (again.key, again.value, again.headers[0]) == (b"k1", b"v", ("h", b"1"))
     assert ("coopconsume.replay_of", f"{orders}-0@1".encode()) in again.headers

@@ -15,11 +15,15 @@ from hypothesis import strategies as st
 
 from assignors import KeyRange, key_hash, merge
 from assignors.ranges import difference, offset_hash
-from commits import OffsetRanges, PartitionCommits
+from commits import OffsetRanges, PartitionCommits, Pending
+from commits.model import PARKED_MS
 from coopconsume.group.owned import Failed
 from coopconsume.record import Record, RetryPolicy
+from coopconsume.runtime.decided_by import DecidedBy
+from coopconsume.runtime.decisions import Decision, outcome_of
 from coopconsume.runtime.plan import Limits, deal, plan_batch
 from coopconsume.runtime.plan.gain import Gain
+from coopconsume.worker.outcome import TaskOutcome
 from coopconsume.worker.report import (
     BatchSpec,
     PartitionReport,
@@ -34,6 +38,24 @@ from tests.partitions import make_partition
 def deal_hash(offset, key):
     """By what a record is dealt."""
     return offset_hash(offset) if key is None else key_hash(key)
+
+
+class DecidedRunner(SlotRunner):
+    """The slots' code, which tells a world what it gives up without a call."""
+
+    def __init__(self, world, spec):
+        super().__init__(spec, world.handler, world.policy, None, dead_letters=True, send=None)
+        self.world = world
+
+    def _outcome(self, slot):
+        outcome, gives_up = super()._outcome(slot), TaskOutcome._give_up
+
+        def give_up(row, record, given_up):
+            self.world.gave_up(record, given_up)
+            return gives_up(outcome, row, record, given_up)
+
+        outcome._give_up = give_up
+        return outcome
 
 
 class World:
@@ -63,6 +85,8 @@ class World:
         self.breaks = []  # Gathered, as a slot takes whatever a handler raises for a failure.
         self.committed = {p: PartitionCommits() for p in logs}
         self.pending = {p: {} for p in logs}
+        #: Open decisions on failed records, and those that have an outcome.
+        self.decisions, self.outcomes = {}, []
         self.now = 1_000.0
         self.batch = self.early_plans = 0
         self.crashes, self.most_crashes = 0, 3
@@ -137,14 +161,28 @@ class World:
 
     def handler(self, record: Record):
         """Note breaks of the order rule at every start, then fail or succeed as planned."""
+        self.note_start(record)
+        if self.relieve is not None:
+            self.relieve()
+        at = (record.partition, record.offset)
+        self.calls[at] += 1
+        self.attempts[at].append(record.attempt)
+        if self.failures.get(at, 0) > 0:
+            self.failures[at] -= 1
+            if self.policy.gives_up(record.attempt, RuntimeError()) and not self.park:
+                self.dead.add(at)
+            make, _ = ODD_ERRORS[(record.offset + self.failures[at]) % len(ODD_ERRORS)]
+            raise make()
+        self.succeeded[at] += 1
+
+    def note_start(self, record):
+        """Note breaks of the order rule at the start of a record."""
         at = (record.partition, record.offset)
         if self.at_work.get(at, self.now) > self.now:
             self.breaks.append(f"{at} started while another handler works on it")
         may_start = self.withheld is None or at in self.withheld or not self.owns(*at, self.moved)
         if not may_start:
             self.breaks.append(f"{at} started although its slot was to start none of its key")
-        if self.relieve is not None:
-            self.relieve()
         if at in self.dead:
             self.breaks.append(f"{at} started though it was given up")
         if at in self.dropped:
@@ -158,15 +196,15 @@ class World:
                     is_done = lower in self.dead | self.filtered | self.dropped
                     if works or not (self.succeeded[lower] or is_done):
                         self.breaks.append(f"{at} started while {lower} is not done")
-        self.calls[at] += 1
-        self.attempts[at].append(record.attempt)
-        if self.failures.get(at, 0) > 0:
-            self.failures[at] -= 1
-            if self.policy.gives_up(record.attempt, RuntimeError()) and not self.park:
-                self.dead.add(at)
-            make, _ = ODD_ERRORS[(record.offset + self.failures[at]) % len(ODD_ERRORS)]
-            raise make()
-        self.succeeded[at] += 1
+
+    def gave_up(self, record, given_up):
+        """A slot gives a record up without a call: in order, as a handler would be called."""
+        at = (record.partition, record.offset)
+        if at not in self.decisions:
+            self.breaks.append(f"{at} was given up, and nobody had decided that")
+        self.note_start(record)
+        if not given_up.park:
+            self.dead.add(at)
 
     def rows(self, plan, slot):
         """The rows that Spark would deal to a slot, in its order."""
@@ -230,7 +268,7 @@ class World:
             handler_timeout=60.0, headers=False, filters=bool(self.filters), park=self.park,
         )  # fmt: skip
         self.batch += 1
-        runner = SlotRunner(spec, self.handler, self.policy, None, dead_letters=True, send=None)
+        runner = DecidedRunner(self, spec)
         types = [pa.int32(), pa.int64(), pa.int64(), pa.binary(), pa.binary(), pa.int64()]
         types += [pa.bool_()] if self.filters else []
         dealt = {slot: self.rows(plan, slot) for slot in plan.slots}
@@ -246,7 +284,8 @@ class World:
             given = [] if relief is None else self.relieved_at(relief, runner, slot, indexes)
             report = runner.run(slot, batches)
             self.relieve = self.withheld = None
-            assert self.park or {(d.partition, d.offset) for d in report.dead} <= self.dead
+            decided = self.dead | self.decisions.keys()
+            assert self.park or {(d.partition, d.offset) for d in report.dead} <= decided
             self.busy[slot] = (indexes, report, set(plan.work[slot]), given)
         return True
 
@@ -275,7 +314,7 @@ class World:
 
         From then on the handlers of the records that it keeps take long.
         """
-        outcome, given = SlotRunner._outcome(runner, slot), []
+        outcome, given = DecidedRunner._outcome(runner, slot), []
         calls = itertools.count()
         runner._outcome = lambda _slot: outcome
 
@@ -419,6 +458,32 @@ class World:
                     self.pending[p.index][offset] = (offset, waiting.key_hash, 0, 0.0, "")
                     p.replay(offset, self.now)
 
+    def decide_on_failed(self, data):
+        """An operator decides on a failed record as the commit log has it, wherever it is now."""
+        known = [(i, one) for i, of in self.pending.items() for one in of.values()]
+        known = [(i, one) for i, one in known if one[3] < math.inf]
+        if known:
+            index, (offset, _, attempts, *_) = data.draw(st.sampled_from(known))
+            action = data.draw(st.sampled_from(["retry", "skip", "park"]))
+            by = DecidedBy("op", at_ms=len(self.decisions) + len(self.outcomes) + 1)
+            self.decisions[index, offset] = Decision("t", index, offset, action, "", by, attempts)
+
+    def look_at_decisions(self):
+        """The loop reads the open decisions, and finds the outcomes of the others."""
+        for at, decision in list(self.decisions.items()):
+            index, offset = at
+            pending = {
+                o: Pending(o, key, n, PARKED_MS if due == math.inf else 0)
+                for o, key, n, due, _ in self.pending[index].values()
+            }
+            found = outcome_of(decision, self.committed[index], pending)
+            if decision.action == "skip" and found == "open" and pending[offset].is_parked:
+                continue  # `apply_decisions` discards it, as `decide` does here.
+            if found != "open":
+                self.outcomes.append((self.decisions.pop(at), found))
+        for p in self.partitions:
+            p.decide([one for (i, _), one in self.decisions.items() if i == p.index], self.now)
+
     def commit(self):
         """Commit all that came in, holes included."""
         for p in [p for p in self.partitions if not p.ledger.is_quiet]:
@@ -466,6 +531,10 @@ class World:
             index = data.draw(st.sampled_from(sorted(self.logs)))
             first = data.draw(st.integers(0, max(0, self.ends[index] - 1)))
             self.undo(index, first, data.draw(st.integers(first, max(first, self.ends[index] - 1))))
+        elif what == "f":
+            self.decide_on_failed(data)
+        elif what == "k":
+            self.look_at_decisions()
         elif what == "m":
             for p in self.partitions:
                 p.ledger.is_quiet, p.dealer.undealt_since = False, self.now

@@ -14,6 +14,8 @@ from assignors import KeyRange, key_hash
 from assignors.ranges import offset_hash
 from commits import OffsetRanges, PartitionCommits
 from coopconsume.record import RetryPolicy
+from coopconsume.runtime.decided_by import DecidedBy
+from coopconsume.runtime.decisions import Decision
 from coopconsume.runtime.plan import Limits
 from coopconsume.worker.report import (
     Failure,
@@ -172,6 +174,71 @@ def test_parked_keys_wait_for_a_decision_and_flow_on_in_order(world, data):
     assert not world.breaks
     for index in world.logs:
         assert world.committed[index].stable_offset >= world.ends[index]
+
+
+@given(worlds(), st.booleans(), st.data())
+@settings(max_examples=examples(300), deadline=None)
+def test_decisions_on_failed_records_keep_the_order_and_lose_nothing(world, park, data):
+    """They come at any time: while a record waits, runs, is lost, is parked or starts again."""
+    world.park = park
+    troubled = data.draw(st.integers(0, 40))
+    for step in range(900):
+        rough = step < troubled
+        what = data.draw(st.sampled_from("lldddpcpcfffkkkruwm")) if rough else "ldcwk"[step % 5]
+        world.step(what, data, rough=rough)
+        if rough or world.seen != world.ends:
+            continue
+        if not all(p.is_drained and not p.ledger.to_commit for p in world.partitions):
+            continue
+        if (
+            not any(p.supply.parked or p.ledger.holes_to_commit for p in world.partitions)
+            and step % 5 == 4
+        ):
+            break
+        world.decide(lambda *_: data.draw(st.booleans()))
+    else:
+        raise AssertionError("the world did not come to rest")
+    assert not world.breaks
+    assert not world.decisions, "a decision has no outcome"
+    for index, log in world.logs.items():
+        assert world.committed[index].stable_offset >= world.ends[index]
+        for offset in log:
+            at = (index, offset)
+            is_done = world.succeeded[at] or at in world.dead | world.filtered
+            assert is_done, f"{at} is lost"
+    if world.crashes == 0 and not troubled:
+        assert max(world.succeeded.values(), default=0) <= 1
+
+
+@given(worlds(), st.sampled_from(["retry", "skip", "park"]), st.data())
+@settings(max_examples=examples(150), deadline=None)
+def test_a_decision_on_a_record_that_waits_is_carried_out_at_once(world, action, data):
+    """Whatever its back-off; without trouble each record succeeds once, or is given up."""
+    world.policy = RetryPolicy(backoff=10_000.0, max_backoff=10_000.0, jitter=0)
+    world.filters = ()
+    world.see_ends()
+    decided = {}
+    for step in range(80):
+        world.step("ldck"[step % 4], data, rough=False)
+        if step % 4 == 3 and all(not s.todo for p in world.partitions for s in p.cursors.values()):
+            for p in world.partitions:
+                for at in [(p.index, w.offset) for s in p.cursors.values() for w in s.failed()]:
+                    attempts = p.lanes.failed.attempts[at[1]]
+                    if at not in decided and not any(w.offset == at[1] for w in p.supply.parked):
+                        by = DecidedBy("op", at_ms=1)
+                        made = Decision("t", *at, action, "", by, attempts)
+                        world.decisions[at] = decided[at] = made
+    calls = dict(world.calls)
+    for at, decision in decided.items():
+        if action == "retry":
+            assert world.attempts[at][: decision.attempts + 1][-1] == decision.attempts + 1
+        else:
+            assert calls[at] == decision.attempts
+        outcome = {"retry": {"retried", "done"}, "skip": {"done"}, "park": {"parked"}}[action]
+        assert {found for one, found in world.outcomes if one is decision} <= outcome
+    assert not world.breaks
+    assert not world.decisions
+    assert max(world.succeeded.values(), default=0) <= 1
 
 
 def test_a_discarded_record_below_the_stable_offset_is_not_tried_again():

@@ -154,7 +154,8 @@ def test_help_of_run_describes_all_options_of_the_consumer() -> None:
 def test_all_commands_are_there() -> None:
     """No group of commands got lost."""
     known = {"broker", "dead-letters", "demo", "groups", "lag", "log", "offsets", "owners"}
-    assert set(main.commands) == known | {"queue", "run", "state", "store", "topics", "ui"}
+    known |= {"queue", "records", "run", "state", "store", "topics", "ui"}
+    assert set(main.commands) == known
 
 
 def test_version_is_printed_without_loading_spark() -> None:

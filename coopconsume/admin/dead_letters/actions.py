@@ -15,6 +15,7 @@ from coopconsume.kafka.coordinator import DEAD
 from coopconsume.kafka.producer import Message, Producer
 from coopconsume.options import Options
 from coopconsume.record import without_ordering_key
+from coopconsume.runtime.decided_by import DecidedBy
 from coopconsume.runtime.decisions import Decision, decide, decided
 
 if TYPE_CHECKING:
@@ -99,16 +100,22 @@ class DeadLetters:
         """Returns the steps of a decision on some letters (dry run)."""
         return steps(self.letters(choice))
 
-    def carry_out(self, action: Action, plan: Steps) -> None:
+    def carry_out(self, action: Action, plan: Steps, by: DecidedBy | None = None) -> None:
         """Replays or discards letters, in the order of partition and offset.
 
         It can be repeated after an error. Only a record whose replay was being written may be
         written twice.
 
+        Args:
+            action: What becomes of them.
+            plan: The letters.
+            by: Who decides, and why; by default the user of this process.
+
         Raises:
             NotAuthorized, OutputNotWritten: A record or a decision could not be written.
             commits.CommitStoreError: The commit log cannot be written.
         """
+        by = by or DecidedBy.now()
         if action == "replay" and plan.passed:
             with closing(Producer(self._options, "replayed records")) as producer:
                 producer.write(
@@ -122,12 +129,12 @@ class DeadLetters:
                     for one in plan.passed
                 )
         # The mark comes first: while the commit log lists the record as parked, the log counts.
-        self._letters.mark(plan.letters, action)
+        self._letters.mark(plan.letters, action, by)
         decide(
             self._store,
             self._options.group_id,
             [
-                Decision(one.topic, one.partition, one.offset, action, one.topic_id)
+                Decision(one.topic, one.partition, one.offset, action, one.topic_id, by)
                 for one in plan.parked
             ],
         )

@@ -6,7 +6,7 @@ import heapq
 import logging
 import time
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pyarrow as pa
@@ -18,12 +18,13 @@ from coopconsume.errors import BrokerUnreachable, TopicNotFound
 from coopconsume.kafka.headers import Headers, message_headers
 from coopconsume.kafka.producer import Message, Producer
 from coopconsume.kafka.records import RecordReader
+from coopconsume.runtime.decided_by import DecidedBy
 from coopconsume.sinks.base import NULL_HEADERS, ORIGIN, topic_of
 from coopconsume.sinks.letters import HEADERS, decisions_table
 from coopconsume.sinks.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from deltalake import DeltaTable
 
@@ -33,7 +34,16 @@ log = logging.getLogger(__name__)
 
 #: The header of a mark in a topic that names the decision. Its other headers name the letter.
 DECISION = "coopconsume.decision"
-_MARKS = pa.schema([("decision", pa.string()), ("decided_at", pa.timestamp("us", "UTC"))])
+#: Columns that marks of earlier versions do not have.
+_WHO = ("decided_by", "decision_reason")
+_MARKS = pa.schema(
+    [
+        ("decision", pa.string()), ("decided_at", pa.timestamp("us", "UTC")),
+        *((name, pa.string()) for name in _WHO),
+    ]
+)  # fmt: skip
+_TOPIC_WHO = ("coopconsume.decided_by", "coopconsume.decision_reason")
+_TOPIC_AT = "coopconsume.decided_at"
 _MARKED_BY = ("coopconsume.topic", "coopconsume.partition", "coopconsume.offset",
               "coopconsume.commit", "coopconsume.group")  # fmt: skip
 #: The fields that are left out of a letter unless it is read whole.
@@ -59,6 +69,7 @@ class Letter:
         rejected_at: When it was given up, in milliseconds since the epoch.
         commit: The id of the commit that it was written with.
         decision: ``replay``, ``discard``, or empty if there is no decision.
+        by: Who decided, when and why; empty if there is no decision.
         status: ``parked``: its key waits for a decision. ``replaying`` or ``discarding``: an
             operator decided, and the next poll of a job applies it. ``open``: later records of
             its key were processed, and there is no decision. ``replayed`` or ``discarded``: the
@@ -79,6 +90,7 @@ class Letter:
     rejected_at: int
     commit: str
     decision: str = ""
+    by: DecidedBy = field(default_factory=DecidedBy)
     status: LetterStatus = "open"
 
     @property
@@ -100,7 +112,7 @@ class LetterStore(Protocol):
             whole: Whether to read values, headers and traces, which may be large.
         """
 
-    def mark(self, letters: Iterable[Letter], decision: str) -> None:
+    def mark(self, letters: Iterable[Letter], decision: str, by: DecidedBy) -> None:
         """Records a decision on letters."""
 
 
@@ -122,7 +134,7 @@ class _TableStore:
         decisions, marks = _table_at(decisions_table(self._path)), {}
         if decisions is not None:
             marks = {
-                (m["_topic"], m["_partition"], m["_offset"], m["_commit"]): m["decision"]
+                (m["_topic"], m["_partition"], m["_offset"], m["_commit"]): _mark(m)
                 for m in arrow_dataset(decisions).to_table().to_pylist()
             }
         commits = arrow_dataset(table).to_table(columns=["_commit"]).column("_commit").unique()
@@ -138,21 +150,22 @@ class _TableStore:
             rows = rows.set_column(wanted.index(name), name, micros)
         letters = [_of_row(row) for row in rows.to_pylist()]
         return sorted(
-            (replace(letter, decision=marks.get(letter.id, "")) for letter in letters),
+            (replace(letter, **marks.get(letter.id, {})) for letter in letters),
             key=lambda letter: letter.rejected_at,
         )
 
-    def mark(self, letters: Iterable[Letter], decision: str) -> None:
-        now = int(time.time() * 1_000_000)
+    def mark(self, letters: Iterable[Letter], decision: str, by: DecidedBy) -> None:
         rows = [
             {
-                "decision": decision, "decided_at": now, "_topic": letter.topic,
+                "decision": decision, "decided_at": by.at_ms * 1000, "decided_by": by.name,
+                "decision_reason": by.reason, "_topic": letter.topic,
                 "_topic_id": letter.topic_id, "_partition": letter.partition,
                 "_offset": letter.offset, "_commit": letter.commit,
             }
             for letter in letters
         ]  # fmt: skip
         if rows:
+            _add_columns(decisions_table(self._path))
             _MarkTable(decisions_table(self._path), _MARKS).append_rows(rows)
 
 
@@ -165,6 +178,27 @@ def _table_at(path: str) -> DeltaTable | None:
     with suppress(TableNotFoundError):
         return DeltaTable(path)
     return None
+
+
+def _add_columns(path: str) -> None:
+    """Adds the columns to a table of marks that an earlier version has made."""
+    from deltalake import Field
+
+    table = _table_at(path)
+    known = set() if table is None else {field.name for field in table.schema().fields}
+    missing = [Field(name, "string") for name in _WHO if name not in known]  # type: ignore[arg-type]
+    if table is not None and missing:
+        table.alter.add_columns(missing)
+
+
+def _mark(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a letter that a mark in a table sets."""
+    at = row["decided_at"]
+    by = DecidedBy(
+        row.get("decided_by") or "", row.get("decision_reason") or "",
+        0 if at is None else round(at.timestamp() * 1000),
+    )  # fmt: skip
+    return {"decision": row["decision"], "by": by}
 
 
 class _MarkTable(Table):
@@ -199,28 +233,32 @@ class _TopicStore:
 
     def read(self, counts: Callable[[str], bool], *, whole: bool) -> list[Letter]:
         letters: dict[int, list[Letter]] = {}
-        marks: dict[tuple[str, int, int, str], str] = {}
+        marks: dict[tuple[str, int, int, str], dict[str, Any]] = {}
         for partition, key, value, headers in self._records():
             found = {name: value or b"" for name, value in headers}
             if found.get("coopconsume.group", b"").decode() != self._options.group_id:
                 continue
             if DECISION in found:
-                marks[_mark_of(found)] = found[DECISION].decode()
+                name, reason = (found.get(header, b"").decode() for header in _TOPIC_WHO)
+                by = DecidedBy(name, reason, int(found.get(_TOPIC_AT, b"0")))
+                marks[_mark_of(found)] = {"decision": found[DECISION].decode(), "by": by}
             elif counts(found["coopconsume.commit"].decode()):
                 letter = _of_record(key, value, headers)
                 kept = letters.setdefault(partition, [])
                 kept.append(letter if whole else replace(letter, **_BULKY))
         # A clock may step back, but each partition of the topic keeps its order.
         merged = heapq.merge(*letters.values(), key=lambda letter: letter.rejected_at)
-        return [replace(letter, decision=marks.get(letter.id, "")) for letter in merged]
+        return [replace(letter, **marks.get(letter.id, {})) for letter in merged]
 
-    def mark(self, letters: Iterable[Letter], decision: str) -> None:
+    def mark(self, letters: Iterable[Letter], decision: str, by: DecidedBy) -> None:
         messages = []
         for letter in letters:
             values = (letter.topic, letter.partition, letter.offset, letter.commit,
                       self._options.group_id)  # fmt: skip
             headers = [(n, str(v).encode()) for n, v in zip(_MARKED_BY, values, strict=True)]
             headers.append((DECISION, decision.encode()))
+            headers += zip(_TOPIC_WHO, (by.name.encode(), by.reason.encode()), strict=True)
+            headers.append((_TOPIC_AT, str(by.at_ms).encode()))
             messages.append(Message(self._topic, letter.key, None, headers))
         with closing(Producer(self._options, "decisions on dead letters")) as producer:
             producer.write(messages)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from coopconsume.admin.tables import Table, text_of
+from coopconsume.admin.tables import Table, cell, text_of
 from coopconsume.texts import counted, one_line
 
 if TYPE_CHECKING:
@@ -20,11 +20,11 @@ _MOST: Final = 60
 def letter_table(letters: Sequence[Letter]) -> Table:
     """Returns a row for each letter."""
     return Table(
-        ("record", "key", "attempts", "given up", "status", "reason"),
+        ("record", "key", "attempts", "given up", "status", "reason", "decided"),
         [
             (
                 name_of(one), _key(one), one.attempts, moment(one.rejected_at),
-                one.status, one_line(one.reason, _MOST),
+                one.status, one_line(one.reason, _MOST), decided_on(one) or None,
             )
             for one in letters
         ],
@@ -39,7 +39,8 @@ def letter_facts(one: Letter) -> Table:
         [
             ("status", one.status), ("key", text_of(one.key)), ("reason", one.reason),
             ("attempts", str(one.attempts)), ("written", moment(one.timestamp)),
-            ("given up", moment(one.rejected_at)), ("topic id", one.topic_id or None),
+            ("given up", moment(one.rejected_at)), ("decided", decided_on(one) or None),
+            ("topic id", one.topic_id or None),
             ("value", None if one.value is None else counted(len(one.value), "byte")), *headers,
         ],
     )  # fmt: skip
@@ -48,6 +49,15 @@ def letter_facts(one: Letter) -> Table:
 def name_of(one: Letter) -> str:
     """Returns the position of a record as text."""
     return f"{one.topic}-{one.partition}@{one.offset}"
+
+
+def decided_on(one: Letter) -> str:
+    """Returns who decided on a letter, when and why; empty without a decision."""
+    by = one.by
+    at = f"at {cell(moment(by.at_ms))}" if by.at_ms else ""
+    who = f"by {by.name}" if by.name else ""
+    text = " ".join(word for word in (who, at) if word)
+    return f"{text}: {by.reason}" if by.reason else text
 
 
 def moment(millis: int) -> object:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,6 +16,7 @@ from coopconsume.kafka.cluster import primary_mark
 from coopconsume.kafka.connection import Connection
 from coopconsume.kafka.identity import is_other_topic
 from coopconsume.options import Options
+from coopconsume.runtime.decided_by import operator_name
 from coopconsume.state.note import StateNote
 from coopconsume.state.resetting import StateReset
 
@@ -325,7 +324,7 @@ class OffsetAdmin(Connection):
                 self.store.reset(
                     self.group,
                     {tp: move.stable_offset for tp, move in changed.items()},
-                    member=_operator(),
+                    member=operator_name(),
                     done={tp: move.done for tp, move in changed.items()},
                     pending=to_keep(self.options, {tp: m.pending for tp, m in changed.items()}),
                     topic_ids=ids,
@@ -341,10 +340,3 @@ class OffsetAdmin(Connection):
                 for tp, move in planned.items()
             }
         )
-
-
-def _operator() -> str:
-    try:
-        return f"{getpass.getuser()}@{socket.gethostname()}"
-    except (KeyError, OSError):  # The user id has no name, as in some containers.
-        return f"operator@{socket.gethostname()}"

@@ -14,6 +14,7 @@ from coopconsume.admin.overview.data import (
     WORKING,
     ChunkOverview,
     ClaimOverview,
+    DecisionOverview,
     GroupEvent,
     GroupOverview,
     InDoubtRange,
@@ -21,6 +22,7 @@ from coopconsume.admin.overview.data import (
     OwnedRange,
     PartitionOverview,
 )
+from coopconsume.admin.records.tables import decided_at
 from coopconsume.kafka.coordinator import DEAD, KafkaGroup
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from coopconsume.kafka.coordinator import KafkaMember
     from coopconsume.kafka.parked_keys import BehindParked
     from coopconsume.kafka.retention import ExpiringOffsets
+    from coopconsume.runtime.decisions import Decision
 
 #: A share in doubt, for how many milliseconds, and when it was assigned; None if the log's history
 #: does not go back so far.
@@ -60,6 +63,7 @@ class GroupFacts:
         servers: Its ``bootstrap.servers``.
         table: The commit table.
         store: The id of the commit store in the table.
+        decisions: The decisions on its records.
     """
 
     kafka: KafkaGroup = field(default_factory=KafkaGroup)
@@ -76,6 +80,7 @@ class GroupFacts:
     servers: str = ""
     table: str = ""
     store: str = ""
+    decisions: Sequence[Decision] = ()
 
     @property
     def is_in_log(self) -> bool:
@@ -120,12 +125,20 @@ def build(facts: GroupFacts) -> GroupOverview:
         facts.row.sharing if facts.row else "",
         _last_commit(facts.history),
         facts.expiring,
+        tuple(map(_decision, facts.decisions)),
     )
 
 
 def _last_commit(history: Iterable[Mapping[str, Any]]) -> datetime | None:
     times = [one["written_at"] for one in history if one["kind"] == "commit" and one["counted"]]
     return max(times, default=None)
+
+
+def _decision(one: Decision) -> DecisionOverview:
+    return DecisionOverview(
+        one.topic, one.partition, one.offset, one.action, decided_at(one), one.by.name,
+        one.by.reason, one.status,
+    )  # fmt: skip
 
 
 def _members(facts: GroupFacts) -> tuple[MemberOverview, ...]:

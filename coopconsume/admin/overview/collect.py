@@ -10,6 +10,7 @@ from coopconsume.admin.offsets.reading import chosen_partitions, read_statuses, 
 from coopconsume.admin.offsets.status import PartitionStatus
 from coopconsume.admin.overview.build import GroupFacts, build
 from coopconsume.admin.overview.data import GroupSummary
+from coopconsume.admin.records.actions import group_decisions
 from coopconsume.kafka.blocker_records import read_blockers
 from coopconsume.kafka.connection import Connection
 from coopconsume.kafka.coordinator import DEAD
@@ -188,6 +189,7 @@ def read_overview(
         servers=cluster.servers,
         table=store.target,
         store=store.id,
+        decisions=group_decisions(store, group),
     )
 
     def choose(known: Collection[TopicPartition]) -> Collection[TopicPartition]:

@@ -164,6 +164,30 @@ class GroupEvent:
     reason: str
 
 
+@dataclass(frozen=True)
+class DecisionOverview:
+    """A decision of an operator on a failed or parked record.
+
+    Attributes:
+        topic, partition, offset: The record.
+        action: ``retry``, ``park`` or ``skip`` of a failed record; ``replay`` or ``discard`` of a
+            parked one.
+        at: When it was made, by the clock of who decided; None: not known.
+        by: Who decided; empty: not known.
+        reason: Why; empty: none was given.
+        status: ``open``, or its outcome; see `coopconsume.runtime.decisions.Decision`.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    action: str
+    at: datetime | None
+    by: str
+    reason: str
+    status: str
+
+
 @dataclass(frozen=True, repr=False)
 class GroupOverview:
     """A group: its members, claims, partitions and events.
@@ -191,6 +215,7 @@ class GroupOverview:
             not say, or was not read.
         expiring: The offsets that are not done and that retention by time deletes next; None if
             it deletes none soon, or that is not known.
+        decisions: The open decisions on records, then the newest that have an outcome.
     """
 
     group: str
@@ -210,6 +235,7 @@ class GroupOverview:
     sharing: str = ""
     last_commit: datetime | None = None
     expiring: ExpiringOffsets | None = None
+    decisions: tuple[DecisionOverview, ...] = ()
 
     @property
     def is_worked_on(self) -> bool:

@@ -67,7 +67,7 @@ def group_parts(
     Args:
         group: The group.
         now: The current time, which decides what ranges are still in doubt.
-        history: The number of last events to show.
+        history: The number of last events, and of last decisions with an outcome, to show.
         me: The id of the member to mark.
     """
     shown = GroupTables(group, now, me)
@@ -95,6 +95,7 @@ def group_parts(
         shown.in_doubt(),
     ):
         yield from _of_rows(table)
+    yield from _of_rows(shown.decisions(history))
     yield from _of_rows(shown.events(history))
 
 
@@ -239,6 +240,22 @@ class GroupTables:
                 for doubt, left in lasting(p, self._now)
             ],
         )
+
+    def decisions(self, most: int) -> Table:
+        """Returns the open decisions on records, and the newest with an outcome."""
+        all_of = self._group.decisions
+        settled = [one for one in all_of if one.status != "open"]
+        return Table(
+            ("decided on", "decision", "when", "by", "reason", "outcome"),
+            [
+                (
+                    f"{one.topic}-{one.partition}@{one.offset}", one.action, one.at,
+                    one.by or None, one.reason or None, one.status,
+                )
+                for one in all_of
+                if one.status == "open" or one in settled[:most]
+            ],
+        )  # fmt: skip
 
     def events(self, most: int) -> Table:
         """Returns the last changes of the assignment and of the offsets, the newest first."""

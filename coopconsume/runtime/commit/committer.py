@@ -7,6 +7,7 @@ import logging
 import math
 import time
 import uuid
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.owned import Failed
     from coopconsume.runtime.commit.parcels import Written
+    from coopconsume.runtime.decisions import Decision
     from coopconsume.runtime.events import (
         CommitAnswered,
         CommitFailed,
@@ -60,7 +62,7 @@ _CONFIRM_EVERY = 0.2
 #: Seconds for which the loop waits for the answer; a turn takes as long while no batch is due.
 _CONFIRM_WITHIN = 0.2
 _LINGER = 0.1
-#: Seconds between two reads of decisions on parked records.
+#: Seconds between two reads of decisions on parked and failed records.
 _DECIDE_EVERY = 2.0
 
 
@@ -415,13 +417,14 @@ class Committer:
         return self._acquirer.is_urgent if self._ahead else self.awaits_chunks
 
     def _looks_at_decisions(self) -> bool:
-        """Begins to read decisions on parked records, if it is time and records are parked."""
+        """Begins to read decisions, if it is time and records have failed or are parked."""
         is_due = time.monotonic() - self._decisions_at > _DECIDE_EVERY
         if self._assignment.is_between_epochs or not is_due:
             return False
         parked = self._parked()
         # At the start, too: decisions that an earlier process has applied are removed.
-        if parked or (self._job_spec.park and self._decisions_at == -math.inf):
+        is_first = self._decisions_at == -math.inf
+        if parked or self._has_failed() or (self._job_spec.park and is_first):
             self._run(self._calls.decide, parked)
             return True
         self._decisions_at = time.monotonic()
@@ -505,6 +508,15 @@ class Committer:
             for waiting in p.supply.parked
         ]
 
+    def _has_failed(self) -> bool:
+        """Whether records have failed that an operator may decide on, or decisions are open."""
+        if any(p.lanes.decided.has_any for p in self._partitions.values()):
+            return True
+        return any(
+            p.lanes.failed.all or (p.supply.shares_chunks and p.supply.pending)
+            for p in self._busy()
+        )
+
     def _count_parked(self) -> int:
         """Returns how many records are parked in a cooperative epoch; 0 in another."""
         if self._acquirer is None:
@@ -518,16 +530,29 @@ class Committer:
     # -- its answers, in the loop
 
     def decided(self, event: DecisionsApplied) -> None:
-        """Takes the decisions on parked records that were applied."""
+        """Takes the decisions on parked records that were applied, and those on failed records."""
         self.is_busy = False
         self._decisions_at = time.monotonic()
+        if event.on_failed is not None:
+            self._take_decisions(event.on_failed)
         for decision in event.decisions:
             partition = self._partitions[decision.topic, decision.partition]
             act = partition.replay if decision.action == "replay" else partition.discard
             act(decision.offset, time.monotonic())
+            partition.lanes.decided.forget(decision.offset)
             owned = self._assignment.owned.get((decision.topic, decision.partition))
             stable = partition.ledger.stable if owned is None else owned.stable
             partition.commit_answered(OffsetRanges(), stable, OffsetRanges())
+
+    def _take_decisions(self, decisions: Sequence[Decision]) -> None:
+        """Takes the open decisions on failed records."""
+        now = time.monotonic()
+        of: dict[TopicPartition, list[Decision]] = defaultdict(list)
+        for decision in decisions:
+            of[decision.topic, decision.partition].append(decision)
+        for tp, partition in self._partitions.items():
+            if tp in of or partition.lanes.decided.has_any:
+                partition.decide(of[tp], now)
 
     def mirrored(self, event: OffsetsMirrored) -> None:
         """Takes the end of a write of the group's offsets.

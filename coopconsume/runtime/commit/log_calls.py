@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from commits import FencedMember, OffsetRanges
-from coopconsume.runtime.decisions import apply_decisions
+from coopconsume.runtime.decisions import apply_decisions, open_decisions
 from coopconsume.runtime.events import (
     CommitAnswered,
     CommitFailed,
@@ -131,16 +131,19 @@ class LogCalls:
         self.look()
 
     def decide(self, parked: Sequence[tuple[TopicPartition, Failed]]) -> None:
-        """Applies decisions on parked records."""
+        """Applies decisions on parked records, and reads those on failed records."""
         applied: list[Decision] = []
+        on_failed: list[Decision] | None = None
         try:
-            applied = apply_decisions(self._assignment, parked, self._ids)
+            with self._assignment.store.one_look():
+                applied = apply_decisions(self._assignment, parked, self._ids)
+                on_failed = open_decisions(self._assignment)
         except FencedMember as error:
             self._post(CommitFenced(error, {}))
             return
         except Exception as error:  # noqa: BLE001 - the next look may do
-            self._warn("decisions on parked records could not be applied yet: %s", error)
-        self._post(DecisionsApplied(applied))
+            self._warn("decisions on records could not be applied yet: %s", error)
+        self._post(DecisionsApplied(applied, on_failed))
 
     def _warn(self, words: str, error: Exception) -> None:
         """Warns of a call that is made again soon, so not of each."""

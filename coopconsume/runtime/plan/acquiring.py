@@ -93,7 +93,12 @@ class Acquirer:
                 continue
             failed = [Failed.of(one, now, found.now_ms) for one in chunks.pending.values()]
             parked = [one for one in failed if one.is_parked]
-            waits = sorted((one.due, one.offset) for one in failed if not one.is_parked)
+            decided = partition.lanes.decided
+            waits = sorted(
+                (now if decided.makes_due(one) else one.due, one.offset)
+                for one in failed
+                if not one.is_parked
+            )
             self._due[tp] = [due for due, _ in waits], [offset for _, offset in waits]
             ours = [one for one in failed if one.offset in chunks.ours]
             partition.chunks.looked(chunks.committed, chunks.ours, ours, parked, len(failed))

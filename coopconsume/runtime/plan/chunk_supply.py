@@ -72,6 +72,7 @@ class ChunkSupply:
         for one in again:
             waiting = lanes.failed.add(Waiting(**vars(one)))
             cursor = lanes.cursors[slots[one.offset % len(slots)]]
+            lanes.decided.hasten([waiting])
             cursor.wait(lanes.lane(one.key_hash, one.offset), waiting)
         self.acquired |= new
         self.undealt |= new - OffsetRanges.from_offsets([one.offset for one in again])

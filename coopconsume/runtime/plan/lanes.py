@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from assignors import KeyRange
 from commits import OffsetRanges
+from coopconsume.runtime.plan.decided_records import DecidedRecords
 from coopconsume.runtime.plan.failed_records import FailedRecords
 from coopconsume.runtime.plan.waiting_record import EARLIER_OWNER, Waiting
 
@@ -33,12 +34,14 @@ class Lanes:
 
     Attributes:
         failed: The records that have failed and are not done, dispatched or not.
+        decided: What operators have decided on those of them that are not parked.
     """
 
     def __init__(self, ordering: Ordering, cursors: dict[int, SlotCursor]) -> None:
         self.ordering = ordering
         self.cursors = cursors
         self.failed = FailedRecords()
+        self.decided = DecidedRecords()
         self._may_have_parked = False
 
     def lane(self, key_hash: int, offset: int) -> int:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from assignors import KeyRange
     from coopconsume.group.owned import Failed
+    from coopconsume.runtime.decisions import Decision
     from coopconsume.runtime.plan.gain import Gain
     from coopconsume.runtime.plan.ledger import OffsetLedger
     from coopconsume.runtime.plan.supply import Supply
@@ -264,6 +265,12 @@ class Partition:
                 waiting.due = now  # What is behind it goes on with the slot's next batch.
                 self.ledger.discard(offset)
                 self.lanes.failed.remove(offset)
+
+    def decide(self, decisions: Iterable[Decision], now: float) -> None:
+        """Takes the open decisions on failed records, and makes waiting ones of these due."""
+        self.ledger.wake()
+        self.lanes.decided.take(decisions)
+        self.lanes.decided.hasten(self.lanes.waiting(), now)
 
     def hold_back(self, records: Iterable[Waiting]) -> None:
         """Holds back the lanes of deferred records whose letters or rows cannot be written now."""

@@ -105,8 +105,8 @@ class SlotWork:
     def _work_of(self, cursor: SlotCursor, offsets: OffsetRanges) -> PartitionWork:
         failed, blocked = self._lanes.failed, self._lanes.blocked(cursor)
         attempts, added = failed.attempts_of(offsets), failed.headers_of(offsets)
-        ended = failed.ended_of(offsets)
-        return PartitionWork(tuple(offsets.pairs()), attempts, blocked, added, ended)
+        ended, given_up = failed.ended_of(offsets), self._lanes.decided.given_up(offsets, failed)
+        return PartitionWork(tuple(offsets.pairs()), attempts, blocked, added, ended, given_up)
 
     def read_by(self, slot: int) -> PartitionWork | None:
         """Has a slot read the partition by itself; returns what it may start.

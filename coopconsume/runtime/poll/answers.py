@@ -17,7 +17,7 @@ from coopconsume.record import (
     with_added,
 )
 from coopconsume.runtime.commit.outbox import due_ms
-from coopconsume.runtime.decisions import apply_decisions
+from coopconsume.runtime.decisions import apply_decisions, open_decisions
 from coopconsume.values.shown import clean
 from coopconsume.worker.handler_answers import reason_of
 from coopconsume.worker.report import DeadLetter
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from commits.model import TopicPartition
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.record import Headers
+    from coopconsume.runtime.decisions import Decision
     from coopconsume.runtime.poll.retry_buffer import RetryBuffer
     from coopconsume.runtime.poll.session import PollSession
     from coopconsume.runtime.read.offset_frames import PolledRows
@@ -249,8 +250,52 @@ def hold_back(
 
 def take_decisions(
     session: PollSession, assignment: EpochAssignment, commit_ids: Iterator[str]
+) -> bool:
+    """Takes what operators decided on records that wait; none of them is in the user's hands.
+
+    A failed record that is skipped or parked has no dead letter: nobody reads it.
+
+    Returns:
+        Whether a decision has no outcome yet.
+    """
+    with assignment.store.one_look():
+        _take_on_parked(session, assignment, commit_ids)
+        on_failed = open_decisions(assignment)
+    for decision in on_failed:
+        _take_on_failed(session, assignment, decision, commit_ids)
+    return bool(on_failed)
+
+
+def _take_on_failed(
+    session: PollSession,
+    assignment: EpochAssignment,
+    decision: Decision,
+    commit_ids: Iterator[str],
 ) -> None:
-    """Takes what an operator decided on parked records."""
+    tp, offset = (decision.topic, decision.partition), decision.offset
+    with session.lock:
+        waiting = session.retries(assignment, tp).waiting(offset)
+    if waiting is None or waiting.is_parked:
+        return
+    if decision.action == "retry":
+        if waiting.attempts == decision.attempts:
+            waiting.due = min(waiting.due, time.monotonic())
+    elif decision.action == "skip":
+        done = {tp: OffsetRanges([(offset, offset)])}
+        assignment.commit(done, commit_id=next(commit_ids))
+        session.committed(assignment, done)
+    else:
+        record = Pending(
+            offset, waiting.key_hash, waiting.attempts, due_ms(math.inf),
+            f"parked by {decision.by}", headers=waiting.headers, key=waiting.key,
+        )  # fmt: skip
+        assignment.commit({}, pending={tp: [record]}, commit_id=next(commit_ids))
+        waiting.due = math.inf
+
+
+def _take_on_parked(
+    session: PollSession, assignment: EpochAssignment, commit_ids: Iterator[str]
+) -> None:
     parked = [
         (tp, record)
         for tp, place in session.places_of(assignment).items()

@@ -102,6 +102,8 @@ class Poller:
         self._run_id = uuid.uuid4().hex[:12]
         self._commit_ids = (f"{self._run_id}-{number}" for number in itertools.count())
         self._decisions_at = self._looked_at = -math.inf
+        #: Whether decisions on failed records were open at the last look.
+        self._has_decisions = False
         self._audit = HoleAudit(spark, options)
         self._calls = threading.RLock()
         #: Whether `poll` has the lock: it reads, and has nothing that a close would cut off.
@@ -366,18 +368,19 @@ class Poller:
         return self._frames.present(assignment.owned, offsets)
 
     def _is_time_to_decide(self) -> bool:
-        """Whether to look for decisions; without parked records one look is enough."""
+        """Whether to look for decisions; without failed records one look is enough."""
         if self._decisions_at == -math.inf:
             return True
-        parked = any(place.retries.parked for place in list(self.session.places.values()))
-        return parked and time.monotonic() - self._decisions_at > _DECIDE_EVERY
+        places = list(self.session.places.values())
+        is_needed = self._has_decisions or any(len(place.retries) for place in places)
+        return is_needed and time.monotonic() - self._decisions_at > _DECIDE_EVERY
 
     def _decide(self, assignment: EpochAssignment) -> None:
-        """Takes what was decided on parked records; at the next poll if the log does not answer."""
+        """Takes what was decided on records; at the next poll if the log does not answer."""
         try:
-            take_decisions(self.session, assignment, self._commit_ids)
+            self._has_decisions = take_decisions(self.session, assignment, self._commit_ids)
         except CommitLogUnavailable as error:
-            log.warning("decisions on parked records are read later: %s", error)
+            log.warning("decisions on records are read later: %s", error)
 
     def place(self, tp: TopicPartition) -> PollPosition:
         """Returns where polling stands in a partition.

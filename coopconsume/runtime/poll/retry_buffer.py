@@ -53,6 +53,10 @@ class RetryBuffer:
         """Records that wait until somebody decides about them."""
         return [record for record in self._records.values() if record.is_parked]
 
+    def waiting(self, offset: int) -> Failed | None:
+        """Returns a record that waits; None: it was handed out, is done, or has not failed."""
+        return self._records.get(offset) if offset in self._attempts else None
+
     def next_due(self) -> float | None:
         """Returns when a key comes again, on the monotonic clock; None: none does by itself."""
         due: dict[int, float] = {}

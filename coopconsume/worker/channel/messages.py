@@ -17,6 +17,7 @@ from coopconsume.worker.histogram import Histogram
 from coopconsume.worker.report import (
     DeadLetter,
     Failure,
+    GivenUp,
     PartitionReport,
     PartitionWork,
     Reads,
@@ -159,6 +160,7 @@ def encode_chunks(work: Mapping[int, PartitionWork]) -> bytes:
             list(one.attempts.items()),
             [[offset, _put_headers(added, parts)] for offset, added in one.added.items()],
             list(one.ended.items()),
+            [[offset, *given_up] for offset, given_up in one.given_up.items()],
         ]
         for part, one in work.items()
     ]
@@ -179,8 +181,9 @@ def decode_chunks(data: bytes) -> dict[int, PartitionWork]:
                 {_count(offset): _count(failures) for offset, failures in attempts},
                 added={_count(offset): _taken_headers(some, parts) for offset, some in added},
                 ended={_count(offset): str(how) for offset, how in ended},
+                given_up={_count(o): GivenUp(str(why), bool(park)) for o, why, park in given_up},
             )
-            for part, ranges, attempts, added, ended in header
+            for part, ranges, attempts, added, ended, given_up in header
         }
         parts.end()
     except (TypeError, ValueError, RecursionError, struct.error) as error:

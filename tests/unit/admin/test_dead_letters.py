@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +23,7 @@ from coopconsume.cli.dead_letters import (
     decision_lines,
 )
 from coopconsume.options import Options
+from coopconsume.runtime.decided_by import DecidedBy
 from coopconsume.runtime.decisions import Decision
 from coopconsume.sinks import DeadLetterTable
 from coopconsume.worker.report import DeadLetter
@@ -126,7 +130,8 @@ def test_each_record_is_decided_on_once(written, parked, decided):
 def test_letters_are_printed_one_per_line():
     """Key and reason are one short line whatever they hold."""
     header, line = text_lines([letter_table([replace(LETTER, status="parked")])])
-    assert header.split() == ["RECORD", "KEY", "ATTEMPTS", "GIVEN", "UP", "STATUS", "REASON"]
+    names = ["RECORD", "KEY", "ATTEMPTS", "GIVEN", "UP", "STATUS", "REASON", "DECIDED"]
+    assert header.split() == names
     assert "orders-0@7" in line
     assert r"k\xff" in line
     assert "1970-01-01 00:00:01 UTC" in line
@@ -191,9 +196,22 @@ def test_letters_are_read_back_from_a_table(tmp_path, caplog):
     assert (found.reason, found.trace) == ("why", "trace")
     (lean,) = store.read(lambda _: True, whole=False)
     assert lean == replace(found, value=None, headers=(), trace="")
-    store.mark([found], "discard")
+    earlier = ["decision", "decided_at", "_topic", "_topic_id", "_partition", "_offset", "_commit"]
+    row = ["replay", datetime(2026, 1, 1, tzinfo=UTC), "t", "id", 0, 1, "c-0"]
+    marks = pa.Table.from_pylist([dict(zip(earlier, row, strict=True))])
+    write_deltalake(f"{path}_decisions", marks.cast(_marks_of_earlier_versions(marks.schema)))
+    by = DecidedBy("alice@db1", "no such order", 1_790_000_000_000)
+    store.mark([found], "discard", by)
     (marked,) = store.read(lambda _: True, whole=False)
-    assert marked.decision == "discard"
+    assert (marked.decision, marked.by) == ("discard", by)
+    (facts,) = (str(value) for name, value in letter_facts(marked).rows if name == "decided")
+    assert facts == "by alice@db1 at 2026-09-21 14:13:20 UTC: no such order"
+    assert f"decision: discard, {facts}" in _whole(marked)
+
+
+def _marks_of_earlier_versions(schema: pa.Schema) -> pa.Schema:
+    """Without who decided and why; the type of partitions is that of the origin of rows."""
+    return schema.set(schema.get_field_index("_partition"), pa.field("_partition", pa.int32()))
 
 
 @pytest.mark.parametrize(

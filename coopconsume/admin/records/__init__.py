@@ -1,0 +1,1 @@
+"""Failed records for operators: list them, and retry, park or skip them."""
