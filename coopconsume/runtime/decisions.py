@@ -66,7 +66,7 @@ class Decision:
             the record in the commit log since then. ``replaced``: another one on the record came
             after it. ``dropped``: the topic was deleted, or an operator has set the offsets.
         settled_ms: When a member found the outcome, in milliseconds since 1970 by its clock.
-        id: Tells decisions on a record apart; empty for an open one on a parked record.
+        id: Distinguishes decisions on a record; empty for an open one on a parked record.
     """
 
     topic: str
@@ -172,7 +172,7 @@ def _decision(
 def outcome_of(
     decision: Decision, commits: PartitionCommits | None, pending: Mapping[int, Pending]
 ) -> DecisionStatus:
-    """Returns what has become of the record of an open decision, by the state of the commit log.
+    """Returns the outcome of an open decision, by the state of the commit log.
 
     An attempt that was in flight when it was decided counts as the retry. A record that was parked
     meanwhile can still be skipped.

@@ -41,7 +41,7 @@ def deal_hash(offset, key):
 
 
 class DecidedRunner(SlotRunner):
-    """The slots' code, which tells a world what it gives up without a call."""
+    """The slots' code, which notes in a world what it gives up without a call."""
 
     def __init__(self, world, spec):
         super().__init__(spec, world.handler, world.policy, None, dead_letters=True, send=None)

@@ -188,7 +188,9 @@ class FakeAssignment:
         )
         self.logs.check_ends()
         self.primary = types.SimpleNamespace(write_quietly=lambda: None)
-        self.store = types.SimpleNamespace(settings=lambda _: {}, set_settings=list, unanswered="")
+        self.store = types.SimpleNamespace(
+            settings=lambda _: {}, set_settings=list, unanswered="", one_look=contextlib.nullcontext
+        )  # fmt: skip
 
     def waits(self, _tp, _ranges):
         """Nobody was before us."""

@@ -9,6 +9,7 @@ from tests.mutants.checks import ASSIGNORS, CHECKER, CLOCKS, SHOWN
 from tests.mutants.commits import ANSWERS, COMMITS, SNAPSHOTS
 from tests.mutants.continuing import CONTINUING
 from tests.mutants.cooperative import COOPERATIVE_JOBS
+from tests.mutants.decisions import DECISIONS
 from tests.mutants.demo import DEMO
 from tests.mutants.fail_stop import FAIL_STOP
 from tests.mutants.fenced import FENCED, OWNERS
@@ -51,6 +52,7 @@ GROUPS = [
     DENIED,
     POLLING,
     RETRIES,
+    DECISIONS,
     ANSWERS,
     CLOCKS,
     FENCED,

@@ -58,8 +58,8 @@ WORKERS = [
         "crash-not-counted",
         "A record that ends its worker is charged an attempt.",
         _OUTCOME,
-        "return (row.part, row.offset) in self._ended_with or self.is_spent(attempt)",
-        "return self.is_spent(attempt)",
+        "return at in self._given_up or at in self._ended_with or self.is_spent(attempt)",
+        "return at in self._given_up or self.is_spent(attempt)",
         (_CRASHES + "test_a_call_that_ended_its_worker_counts_once_without_another_call",),
     ),
     Mutant(

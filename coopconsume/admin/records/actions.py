@@ -34,7 +34,7 @@ class FailedRecord:
         topic, topic_id, partition, offset: The position of the record.
         key: Its key, or its ordering key, as the commit table shortens it; None if it has none, or
             keys are not kept.
-        key_hash: The hash by which it is dealt.
+        key_hash: The hash that it is dealt by.
         state: ``failed``: it waits for its next attempt. ``parked``: it waits for a decision.
         attempts: The failed attempts.
         due: When it is tried again, by the clock of the member that wrote it; None if it is parked.
@@ -67,7 +67,7 @@ class RecordChoice:
     Attributes:
         topic, partition: The topic and partition.
         first, last: The offsets, both included.
-        key: The key, or the ordering key, by which records are dealt.
+        key: The key, or the ordering key, that records are dealt by.
         error: Text that the last error contains, in any case.
     """
 

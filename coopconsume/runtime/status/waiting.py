@@ -46,8 +46,8 @@ class WaitingFor:
 
 _DECISION = WaitingFor(
     "decision",
-    "waiting for a decision on parked records (coopconsume dead-letters replay or discard), and "
-    "for new records",
+    "waiting for a decision on parked records (coopconsume dead-letters replay or discard, or "
+    "coopconsume records retry or skip), and for new records",
 )
 _NEW_RECORDS = WaitingFor("newRecords", "waiting for new records")
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
@@ -14,6 +16,7 @@ from deltalake import DeltaTable
 from commits import CommitStore, OffsetRanges, PartitionCommits, Pending
 from commits.model import PARKED_MS
 from coopconsume.errors import InvalidOption
+from coopconsume.group.owned import Failed
 from coopconsume.runtime.decided_by import DecidedBy
 from coopconsume.runtime.decisions import (
     KEPT,
@@ -28,6 +31,8 @@ from coopconsume.runtime.decisions import (
 from coopconsume.runtime.plan import Waiting
 from coopconsume.runtime.plan.decided_records import DecidedRecords
 from coopconsume.runtime.plan.failed_records import FailedRecords
+from coopconsume.runtime.poll.answers import take_decisions
+from coopconsume.runtime.poll.retry_buffer import RetryBuffer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,7 +120,7 @@ def made(offset: int, action: Any, at_ms: int = 1, **more: Any) -> Decision:
 def test_a_decision_is_open_until_the_commit_log_has_its_outcome(
     action: Any, pending: Pending | None, outcome: str
 ) -> None:
-    """Whoever made the commit: a handler that was in flight, or the slot that gave it up."""
+    """By any commit: of a handler that was in flight, or of the slot that gave it up."""
     found = {} if pending is None else {3: pending}
     assert outcome_of(made(3, action), PartitionCommits(3), found) == outcome
     for done in (PartitionCommits(4), PartitionCommits(2, [(3, 3)])):
@@ -258,3 +263,36 @@ def test_an_attempt_that_was_in_flight_counts_as_the_retry() -> None:
     decided_records.hasten([failed], 40.0)
     assert failed.due == 90.0
     assert not decided_records.given_up(OffsetRanges([(3, 3)]), FailedRecords())
+
+
+@pytest.mark.parametrize("action", ["retry", "park", "skip"])
+def test_decisions_on_polled_records_are_taken_as_the_user_polls(
+    tmp_path: Path, action: Any
+) -> None:
+    """The record waits in this process: it comes again, waits on, or is committed."""
+    at = opened(tmp_path, [Pending(o, 33, 2, 50, "no") for o in (3, 5)])
+    decide(at.store, "g", [made(3, action)])
+    retries = RetryBuffer([Failed(o, 33, 2, math.inf if o == 5 else 1e12, "no") for o in (3, 5)])
+    done: list[Any] = []
+    session: Any = SimpleNamespace(
+        lock=nullcontext(), places_of=lambda _: {TP: SimpleNamespace(retries=retries)},
+        retries=lambda *_: retries, committed=lambda _, offsets: done.append(offsets),
+    )  # fmt: skip
+    assert take_decisions(session, at, iter("abc"))
+    found = retries.waiting(3)
+    assert found is not None
+    if action == "retry":
+        assert found.due < 1e12
+        at.commit({}, pending={TP: [Pending(3, 33, 3, 90, "no")]})
+    elif action == "park":
+        assert found.is_parked
+        assert at.store.pending("g")[TP][3].is_parked
+    else:
+        assert done == [{TP: OffsetRanges([(3, 3)])}]
+        assert at.store.state("g")[TP].ranges.pairs() == [(3, 3)]
+    assert not take_decisions(session, at, iter("abc"))
+    (noted,) = record_decisions(at.store, "g", ["t"])
+    assert noted.status == {"retry": "retried", "park": "parked", "skip": "done"}[action]
+    other = retries.waiting(5)
+    assert other is not None
+    assert other.is_parked

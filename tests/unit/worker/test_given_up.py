@@ -64,7 +64,7 @@ def test_a_record_that_waits_behind_a_lower_one_is_given_up_after_it():
     assert [offset for offset, _ in report.partitions[0].blocked] == [2, 4]
 
 
-def test_a_real_time_slot_is_told_what_to_give_up():
+def test_a_real_time_slot_gets_what_it_is_to_give_up():
     """The message that hands out chunks has it, and it comes back as it was."""
     work = {0: PartitionWork(((0, 9),), {2: 1}, given_up=SKIP | PARK)}
     assert decode_chunks(encode_chunks(work)) == work

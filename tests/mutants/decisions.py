@@ -1,0 +1,44 @@
+"""Mutants of decisions on failed records."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_DECISIONS = "tests/unit/runtime/test_decisions.py::"
+_LOOP = "tests/model/test_loop_model.py::"
+_GIVEN_UP = "tests/unit/worker/test_given_up.py::"
+
+DECISIONS = [
+    Mutant(
+        "decision-ends-a-doubt",
+        "A decision starts no record while a handler of a lost slot may be at work on it.",
+        "coopconsume/runtime/plan/decided_records.py",
+        " or record.may_run_until > now",
+        "",
+        (_DECISIONS + "test_a_record_waits_on_while_a_handler_may_be_at_work_on_it",),
+    ),
+    Mutant(
+        "parked-is-skipped",
+        "A record that is parked by a decision is not done.",
+        "coopconsume/worker/outcome.py",
+        "        if not given_up.park:\n",
+        "        if True:\n",
+        (_GIVEN_UP + "test_a_record_is_given_up_without_a_call",),
+    ),
+    Mutant(
+        "replaced-decision-comes-back",
+        "A decision that another one has replaced is not applied after it.",
+        "coopconsume/runtime/decisions.py",
+        '        elif status == "open":\n',
+        "        else:\n",
+        (_DECISIONS + "test_the_last_decision_on_a_record_counts",),
+    ),
+    Mutant(
+        "decision-kept-from-the-slot",
+        "A record that is to be given up is not handled once more.",
+        "coopconsume/runtime/plan/decided_records.py",
+        'if decision.action != "retry" and offset in offsets',
+        'if decision.action == "park" and offset in offsets',
+        (_LOOP + "test_a_decision_on_a_record_that_waits_is_carried_out_at_once",),
+    ),
+]
