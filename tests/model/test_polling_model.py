@@ -549,7 +549,9 @@ def test_a_discarded_record_is_committed_at_the_limit():
         decision = {"deadLetter/g/0/5": {"action": "discard"}}
         store = member.assignment.store
         store.settings, store.pending = lambda _: decision, lambda _: {}
-        store.set_settings = lambda changes: [decision.pop(name) for _, name, _ in changes]
+        store.set_settings = lambda changes: [
+            decision.pop(name) for _, name, value in changes if value is None
+        ]
         world.log.now += 100
         assert world.poll(member, 6) == []
         assert world.log.is_done(0, 5)
@@ -590,7 +592,9 @@ def test_the_commit_log_has_the_keys_of_records_that_were_polled(ordered):
         decision = {"deadLetter/g/0/3": {"action": "replay"}}
         store = member.assignment.store
         store.settings, store.pending = lambda _: decision, lambda _: {}
-        store.set_settings = lambda changes: [decision.pop(name) for _, name, _ in changes]
+        store.set_settings = lambda changes: [
+            decision.pop(name) for _, name, value in changes if value is None
+        ]
         world.poll(member, 4)
         assert not decision
         assert (*stored(3), log.pending[0][3].is_parked) == ((), shown(3), False)

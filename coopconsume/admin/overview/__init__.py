@@ -4,6 +4,7 @@ from coopconsume.admin.overview.collect import describe_group, list_groups, over
 from coopconsume.admin.overview.data import (
     ChunkOverview,
     ClaimOverview,
+    DecisionOverview,
     GroupEvent,
     GroupOverview,
     GroupSummary,
@@ -17,6 +18,7 @@ from coopconsume.admin.overview.keys import KeyMetadata, key_metadata
 __all__ = [
     "ChunkOverview",
     "ClaimOverview",
+    "DecisionOverview",
     "GroupEvent",
     "GroupOverview",
     "GroupSummary",
