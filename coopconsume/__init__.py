@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from coopconsume.state.value import State as State
     from coopconsume.testing.local.broker import LocalKafka as LocalKafka
     from coopconsume.testing.local.session import local_session as local_session
+    from coopconsume.worker.handler_life import SlotContext as SlotContext
     from coopconsume.worker.slot import current_slot as current_slot
 
 __version__ = "0.1.0"
@@ -77,6 +78,7 @@ _HOME = {
     "Retry": "coopconsume.record",
     "RetryPolicy": "coopconsume.record",
     "Share": "assignors",
+    "SlotContext": "coopconsume.worker.handler_life",
     "State": "coopconsume.state.value",
     "TopicPartition": "kafka",
     "set_shareable": "coopconsume.kafka.topics",

@@ -23,6 +23,7 @@ from coopconsume.runtime.status.progress import Meter
 from coopconsume.sinks import open_dead_letters, open_output
 from coopconsume.sinks.base import required_topics
 from coopconsume.sinks.transactional import TransactionalTopic
+from coopconsume.worker.report import QueryIds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -381,7 +382,8 @@ class CooperativeForeach:
             check_settings_of_real_time(consumer.spark, membership.options, job_spec, slots)
         shown = [WaitingLines(group)] if membership.options.show_waiting else []
         meter = Meter(identity, slots, [*shown, *self._listeners])
-        job = Job(consumer.spark, membership, job_spec, slots, meter)
+        query_ids = QueryIds(group, str(identity["id"]), str(identity["runId"]))
+        job = Job(consumer.spark, membership, replace(job_spec, query=query_ids), slots, meter)
         if job_spec.real_time is not None:
             job.check_workers()
         query = CooperativeQuery(

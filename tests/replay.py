@@ -513,7 +513,7 @@ def _report(of: Line) -> SlotReport:
     stats["reads"] = Reads(*stats["reads"])
     for name in ("starts", "calls"):
         stats[name] = Histogram(**stats[name])
-    for name in ("tripped", "fatal", "channel_error", "state_error", "read_error"):
+    for name in ("tripped", "fatal", "channel_error", "state_error", "open_error", "read_error"):
         end[name] = "recorded" if end[name] else ""
     end["unacknowledged"] = [_report(one) for one in end["unacknowledged"]]
     for name in ("culprits", "suspects"):

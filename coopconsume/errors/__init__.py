@@ -76,6 +76,7 @@ from coopconsume.errors.options import OptionsFileError as OptionsFileError
 from coopconsume.errors.options import UnknownOption as UnknownOption
 from coopconsume.errors.processing import AlreadyClosed as AlreadyClosed
 from coopconsume.errors.processing import HandlerFailed as HandlerFailed
+from coopconsume.errors.processing import HandlerNotOpened as HandlerNotOpened
 from coopconsume.errors.processing import HandlerNotUsable as HandlerNotUsable
 from coopconsume.errors.processing import NotPolled as NotPolled
 from coopconsume.errors.processing import OutputNotWritten as OutputNotWritten

@@ -34,6 +34,23 @@ class HandlerFailed(ReasonError):
     """
 
 
+class HandlerNotOpened(DeclaredError):
+    """A handler could not be opened in a slot, in one attempt after another. No record is lost.
+
+    Attributes:
+        handler: A description of the handler.
+        cause: The error of the last attempt.
+    """
+
+    message = (
+        "handler {handler} cannot be opened: {cause}. Remove the cause and start the job again; "
+        "nothing is lost"
+    )
+
+    handler: str
+    cause: str
+
+
 class SlotFailed(DeclaredError):
     """Slots of a job fail in one batch after another, for a cause outside of the handler.
 

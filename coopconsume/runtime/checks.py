@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from commits.table import is_named
 from coopconsume.errors import HandlerNotUsable, InvalidOption
 from coopconsume.runtime.dispatch.batch import rates_of
+from coopconsume.runtime.pickling import unpicklable_part
 from coopconsume.sinks.base import topic_of
 from coopconsume.sinks.letters import letter_tables
 from coopconsume.sinks.others import check_output
@@ -15,6 +16,7 @@ from coopconsume.sinks.purgatory import purgatory_path
 from coopconsume.state.table import table_paths
 from coopconsume.table_places import TablePlace, refuse_nested
 from coopconsume.worker.frame_runner import FrameHandler
+from coopconsume.worker.handler_life import function_of, has_life, shown_handler
 from coopconsume.worker.slot import HandlerNotFound, resolve_handler
 
 if TYPE_CHECKING:
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from coopconsume.runtime.job_spec import HandlerSettings
 
 _MOST_HANDLERS = 1_000
+_IN_OPEN = (
+    "create it in the worker: in open(slot) of a handler that is an object, or inside a function"
+)
 _BY_NAME = "give module:function, of a module in the current folder or on Python's path"
 
 
@@ -133,8 +138,7 @@ def check_handler(handler: Any, *, with_state: bool = False) -> None:
     """
     from pyspark import cloudpickle
 
-    named = handler.function if isinstance(handler, FrameHandler) else handler
-    shown = named if isinstance(named, str) else getattr(named, "__qualname__", repr(named))
+    named, shown = function_of(handler), shown_handler(handler)
     try:
         found = resolve_handler(named)
     except HandlerNotFound as error:
@@ -144,7 +148,10 @@ def check_handler(handler: Any, *, with_state: bool = False) -> None:
     try:
         cloudpickle.dumps(handler)
     except Exception as error:
-        raise HandlerNotUsable(shown, f"{type(error).__name__}: {error}") from error
+        part, why = unpicklable_part(named), f"{type(error).__name__}: {error}"
+        if part is None:
+            raise HandlerNotUsable(shown, why) from error
+        raise HandlerNotUsable(shown, f"{part[0]}: {part[1]}", _IN_OPEN) from error
     if not callable(found):
         raise HandlerNotUsable(shown, "it is not callable")
     arguments = ("frame",) if isinstance(handler, FrameHandler) else ("record",)
@@ -154,12 +161,28 @@ def check_handler(handler: Any, *, with_state: bool = False) -> None:
 
 
 def _wrong_with(function: Any, arguments: tuple[str, ...]) -> str:
-    """Returns why a function cannot be called with some arguments; empty if it can."""
+    """Returns why a handler cannot be called with some arguments; empty if it can."""
+    own: tuple[str, ...] = ()
+    called = function
     if isinstance(function, type):
-        return "it is a class: give an instance that can be called, or a function"
+        if not any("__call__" in base.__dict__ for base in function.__mro__):
+            return "it is a class whose instances cannot be called: define __call__"
+        if wrong := _refuses(function, (), function.__name__):
+            return f"{wrong}; give an instance, as {function.__name__}(…)"
+        own, called = ("self",), function.__call__
     call = getattr(function, "__call__", None)  # noqa: B004 - a method's kind, not its being there
     if isasyncgenfunction(function) or isasyncgenfunction(call):
         return "it is an async generator: return rows as a list instead of yielding them"
+    if has_life(function):
+        for name, argument in (("open", "slot"), ("close", "error")):
+            method = getattr(function, name, None)
+            if callable(method) and (wrong := _refuses(method, (*own, argument), name)):
+                return f"{name}: {wrong}"
+    return _refuses(called, (*own, *arguments))
+
+
+def _refuses(function: Any, arguments: tuple[str, ...], name: str = "handler") -> str:
+    """Returns why a function does not take some arguments; empty if it does."""
     try:
         found = signature(function)
     except (TypeError, ValueError):
@@ -167,6 +190,6 @@ def _wrong_with(function: Any, arguments: tuple[str, ...]) -> str:
     try:
         found.bind(*arguments)
     except TypeError as error:
-        call = f"handler({', '.join(arguments)})"
+        call = f"{name}({', '.join(arguments)})"
         return f"it is called as {call}, and its parameters are {found}: {error}"
     return ""

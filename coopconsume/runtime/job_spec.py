@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from coopconsume.record import RetryPolicy
+from coopconsume.worker.report import QueryIds
 
 if TYPE_CHECKING:
     from coopconsume.options import Options
@@ -56,6 +57,7 @@ class JobSpec:
         interval: Seconds between the starts of batches at least.
         available_now: Stop once everything that was there at the start is settled.
         real_time: Seconds of a real-time run; None: there are batches alone.
+        query: The query that runs it.
     """
 
     handler: Any
@@ -69,6 +71,7 @@ class JobSpec:
     available_now: bool = False
     state: StateLog | None = None
     real_time: float | None = None
+    query: QueryIds = field(default_factory=QueryIds)
 
     def needs_headers(self, options: Options) -> bool:
         """Whether record headers are read.

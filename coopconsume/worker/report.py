@@ -29,6 +29,16 @@ if TYPE_CHECKING:
     from coopconsume.worker.realtime.spec import RealTimeSpec
 
 Ordering = Literal["key", "partition", "none"]
+
+
+class QueryIds(NamedTuple):
+    """The query that a batch belongs to, as in its progress; empty without a query."""
+
+    group_id: str = ""
+    query_id: str = ""
+    run_id: str = ""
+
+
 #: The column that marks the rows of records that do not pass the filter.
 FILTERED = "filtered"
 
@@ -100,6 +110,7 @@ class BatchSpec:
         channel: Where the slots reach the driver; None: they report as they end, and stop by
             themselves.
         realtime: What the slots read themselves; None: Spark reads their records.
+        query: What handlers that are opened get to know of the query.
     """
 
     batch: int
@@ -123,6 +134,7 @@ class BatchSpec:
     channel: ChannelSpec | None = None
     state: StateSpec | None = None
     realtime: RealTimeSpec | None = None
+    query: QueryIds = field(default_factory=QueryIds)
 
 
 @dataclass(frozen=True)
@@ -283,6 +295,7 @@ class SlotEnd:
         channel_error: Why the slot had no channel, and started nothing; empty: it had one, or the
             batch has none.
         state_error: Why the slot could not read the state, and started nothing; empty: it could.
+        open_error: Why the slot could not open its handler, and started nothing; empty: it could.
         read_error: Why a real-time slot cannot read on; empty: it can.
         error: Why the library's own code, or what it stands on, has failed in the slot; then its
             worker has ended itself. Empty: it has not.
@@ -307,6 +320,7 @@ class SlotEnd:
     unacknowledged: list[SlotReport] = field(default_factory=list)
     channel_error: str = ""
     state_error: str = ""
+    open_error: str = ""
     read_error: str = ""
     error: str = ""
     stopped: str = ""

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 import pickle
+import sys
 import time
 from array import array
 from bisect import bisect_left
 from dataclasses import replace
+from functools import partial
 from inspect import iscoroutinefunction
 from itertools import chain, repeat, starmap
 from operator import length_hint
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,6 +33,7 @@ from coopconsume.worker.async_runner import run_coroutines
 from coopconsume.worker.crash_journal import CrashJournal, Deadline, journal_path, read_journal
 from coopconsume.worker.fail_stop import FailStop
 from coopconsume.worker.frame_runner import FrameHandler, run_frames
+from coopconsume.worker.handler_life import OpenFailed, has_life
 from coopconsume.worker.host_locks import WorkerLock
 from coopconsume.worker.input_rows import (
     HASH,
@@ -59,6 +63,7 @@ if TYPE_CHECKING:
     from coopconsume.record import RetryPolicy
     from coopconsume.state.slot_state import SlotState
     from coopconsume.worker.channel.client import SlotChannel
+    from coopconsume.worker.open_handlers import OpenHandlers
     from coopconsume.worker.report import BatchSpec
 
     Handler = Callable[[Record], Any]
@@ -169,7 +174,8 @@ class SlotRunner:
         except BaseException as error:  # noqa: BLE001 - of the library, of Spark or of the host
             report = self._outcome(slot).failed(error)
             report.end.crashed = True  # What it has done since its last report is not known.
-        return end_worker_with(report, journal_path(self._spec, slot))
+        end = partial(_exit, report.end.error)
+        return end_worker_with(report, journal_path(self._spec, slot), end)
 
     def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Returns the rows that Spark passes to a task."""
@@ -221,23 +227,63 @@ class SlotRunner:
         late = time.time() - self._spec.latest_start
         if late > 0:
             # The driver may have died, and other members may own the shares.
-            report = self._start_nothing(slot, rows)
-            report.end.late = late
-            return report
+            return self._start_nothing(slot, rows, SlotEnd(late=late))
         error = "" if channel is None or first is None else channel.wait()
         if error:
-            report = self._start_nothing(slot, rows)
-            report.end.channel_error = error
-            return report
+            return self._start_nothing(slot, rows, SlotEnd(channel_error=error))
         return self._handle(slot, chain(() if first is None else (first,), rows), channel)
 
-    def _start_nothing(self, slot: int, rows: Iterator[pa.RecordBatch]) -> SlotReport:
-        """Reads the rows without starting any; returns the report of that."""
+    def _start_nothing(self, slot: int, rows: Iterable[pa.RecordBatch], end: SlotEnd) -> SlotReport:
+        """Reads the rows without starting any; returns the report of that.
+
+        Args:
+            slot: The slot.
+            rows: Its rows.
+            end: Why it starts none.
+        """
         outcome = self._outcome(slot)
         for _ in rows:
             pass
         outcome.resume_from_start()
+        outcome.report.end = end
         return outcome.close()
+
+    def _ready(self, slot: int) -> tuple[Handler, SlotState | None] | SlotEnd:
+        """Returns the handler, open, and the state; or why the slot starts nothing."""
+        spec, handler, state = self._spec, resolve_handler(self._handler), None
+        try:
+            if has_life(handler):
+                handler = self._opened(handler, slot)
+            if spec.state is not None:
+                from coopconsume.state.slot_state import SlotState
+
+                state = SlotState(spec.state, slot)
+        except OpenFailed as error:
+            return SlotEnd(open_error=str(error))
+        except StateNotReadable as error:
+            return SlotEnd(state_error=str(error))
+        late = time.time() - spec.latest_start
+        if late > 0:  # Both may have taken long.
+            if state is not None:
+                state.close()
+            return SlotEnd(late=late)
+        return handler if state is None else state.wrapped(handler), state
+
+    def _opened(self, handler: Handler, slot: int) -> Handler:
+        """Returns a handler that is open in this process; the first slot of a run opens it.
+
+        Raises:
+            OpenFailed: It cannot be opened.
+        """
+        from coopconsume.worker.between_tasks import close_at_the_end
+        from coopconsume.worker.open_handlers import HANDLERS
+
+        def late(why: str) -> None:
+            report = self._start_nothing(slot, (), SlotEnd(open_error=why))
+            end_worker_with(report, journal_path(self._spec, slot))
+
+        close_at_the_end()
+        return HANDLERS.get(handler, self._spec, slot, late)  # type: ignore[no-any-return]
 
     def _handle(
         self, slot: int, batches: Iterable[pa.RecordBatch], channel: SlotChannel | None
@@ -245,24 +291,11 @@ class SlotRunner:
         global _current_slot  # noqa: PLW0603 - a worker process runs one task at a time
         spec = self._spec
         outcome = self._outcome(slot)
-        handler = resolve_handler(self._handler)
-        state = None
-        if spec.state is not None:
-            from coopconsume.state.slot_state import SlotState
-
-            try:
-                state = SlotState(spec.state, slot)
-            except StateNotReadable as error:
-                report = self._start_nothing(slot, iter(batches))
-                report.end.state_error = str(error)
-                return report
-            late = time.time() - spec.latest_start
-            if late > 0:  # The restore may have taken long.
-                state.close()
-                report = self._start_nothing(slot, iter(batches))
-                report.end.late = late
-                return report
-            handler = state.wrapped(handler)
+        ready = self._ready(slot)
+        if isinstance(ready, SlotEnd):
+            return self._start_nothing(slot, batches, ready)
+        handler, state = ready
+        if state is not None:
             outcome.report.stats.restored = state.restored
         seats = handler.max_records if isinstance(handler, FrameHandler) else spec.concurrency
         remove_old_reports()
@@ -291,6 +324,8 @@ class SlotRunner:
         report.end.timed_out = report.end.timed_out and not time_box.stopped
         if time_box.started:
             report.stats.busy = time.monotonic() - time_box.started
+        if not report.end.error:
+            _leave_open(spec.run)
         return report
 
     def _begin(
@@ -334,6 +369,36 @@ class SlotRunner:
         return TaskOutcome(
             self._spec, slot, self._policy, self._output_schema, dead_letters=self._dead_letters
         )
+
+
+def _open_handlers() -> OpenHandlers | None:
+    """Returns the handlers that are open in this process; None if none ever was."""
+    module = sys.modules.get("coopconsume.worker.open_handlers")
+    return None if module is None else module.HANDLERS
+
+
+def _leave_open(run: str) -> None:
+    """Leaves the handler of a run open at the end of a slot if this worker runs further tasks."""
+    if handlers := _open_handlers():
+        from coopconsume.worker.between_tasks import is_reused
+
+        handlers.used(run)
+        if not is_reused():
+            handlers.close_all()
+
+
+def _exit(error: str, status: int) -> NoReturn:
+    """Closes the handlers that are open, and ends this process at once.
+
+    Args:
+        error: Why it ends.
+        status: Its exit status.
+    """
+    try:
+        if handlers := _open_handlers():
+            handlers.close_all(RuntimeError(error))
+    finally:
+        os._exit(status)
 
 
 def _end_channel(channel: SlotChannel | None, outcome: TaskOutcome) -> list[SlotReport]:

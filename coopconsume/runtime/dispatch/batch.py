@@ -240,6 +240,7 @@ def spec_of(options: Options, job_spec: JobSpec, running: Running, slots: int) -
         latest_start=running.latest_start,
         channel=running.channel,
         state=running.state,
+        query=job_spec.query,
     )
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from coopconsume.classic import interrupt, open_mailbox, why_ended
-from coopconsume.errors import HandlerFailed, SessionUnusable, SlotFailed
+from coopconsume.errors import HandlerFailed, HandlerNotOpened, SessionUnusable, SlotFailed
 from coopconsume.group.owned import LEASE
 from coopconsume.group.settings import life_of
 from coopconsume.kafka.security.access import refused_by_spark
@@ -43,6 +43,7 @@ from coopconsume.runtime.settle.failure_log import FailureLog
 from coopconsume.runtime.settle.lost_slots import log_ended_worker, log_lost_slot
 from coopconsume.runtime.trace import BatchStarted, BatchWithheld, Trace
 from coopconsume.worker.channel.wire import Frame
+from coopconsume.worker.handler_life import shown_handler
 from coopconsume.worker.report import PartitionReport, SlotReport
 
 if TYPE_CHECKING:
@@ -164,6 +165,8 @@ class Dispatcher:
         #: When it was last logged why slots fail, by the reason.
         self._warned: dict[str, float] = {}
         self._failures = BatchFailures()
+        #: How often in a row a slot could not open its handler.
+        self._unopened: dict[int, int] = {}
         self._failure_log = FailureLog()
         self._carryover = SlotCarryover()
         # Every slot may be a straggler in a batch of its own, and keep a record of another one.
@@ -606,6 +609,7 @@ class Dispatcher:
         if running.channel is not None and not (report.end.unknown or report.end.crashed):
             self.leases.slot_ended(report.end.channel_error)
             self._meter.channel_error = self.leases.error
+        self._look_at_opening(running, report)
         if report.end.state_error or report.end.error:
             self._slot_failed(running, report.slot, report.end.state_error or report.end.error)
             running.failure = report.end.error or running.failure
@@ -632,6 +636,24 @@ class Dispatcher:
             log.warning("%s of batch %d has failed: %s", place, running.number, why)
         self._meter.message = f"{place} has failed: {why}"
         self.failing[slot] = now + _PAUSE * _LONGER**self._failures.count, why
+
+    def _look_at_opening(self, running: Running, report: SlotReport) -> None:
+        """Counts how often in a row a slot could not open its handler.
+
+        Raises:
+            HandlerNotOpened: It is as often as batches may fail.
+        """
+        slot, end = report.slot, report.end
+        if not end.open_error:
+            if not (end.unknown or end.crashed or end.channel_error):
+                self._unopened.pop(slot, None)
+            return
+        failures = self._unopened[slot] = self._unopened.get(slot, 0) + 1
+        if failures >= _FAILED_BATCHES:
+            raise HandlerNotOpened(shown_handler(self._job_spec.handler), end.open_error)
+        why = f"its handler cannot be opened: {end.open_error}"
+        self._slot_failed(running, slot, why)
+        self.failing[slot] = time.monotonic() + _PAUSE * _LONGER ** (failures - 1), why
 
     def _free(self, running: Running, slot: int) -> None:
         """Frees a slot for another batch, unless it has one already."""

@@ -224,7 +224,8 @@ class RealTimeRuns:
 
     def reported(self, running: Running, report: SlotReport, now: float) -> None:
         """Takes the final report of a slot."""
-        why = report.end.read_error or report.end.channel_error or report.end.error
+        end = report.end
+        why = end.read_error or end.channel_error or end.open_error or end.error
         if why:
             running.epoch_state.look_again()
             log.warning("real time ends on slot %d: %s", report.slot, why)

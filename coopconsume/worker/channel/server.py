@@ -20,6 +20,7 @@ from coopconsume.worker.channel.wire import (
     CALL,
     FRAME_BYTES,
     LEASE,
+    NO_BATCH,
     ChannelSession,
     DriverHandshake,
     Frame,
@@ -135,6 +136,8 @@ class ChannelServer:
         #: Until when the processes of slots live, by the last answer to each.
         self._lives: dict[At, float] = {}
         self._strangers: dict[_Connection, None] = {}
+        #: Of workers that wait for the end of the run.
+        self._watchers: set[_Connection] = set()
         self._is_closing = False
         self._accept_at = 0.0
         self._selector = selectors.DefaultSelector()
@@ -236,7 +239,7 @@ class ChannelServer:
         except Exception:
             log.exception("the channel to the slots has failed: their leases end")
         finally:
-            for connection in [*self._strangers, *self._slots.values()]:
+            for connection in [*self._strangers, *self._watchers, *self._slots.values()]:
                 self._drop(connection)
             self._selector.close()
             for sock in (self._listener, self._waker, self._woken):
@@ -324,6 +327,11 @@ class ChannelServer:
         if isinstance(answer, bytes):
             self._send(connection, answer)
             return
+        if answer.identity.batch == NO_BATCH:
+            connection.session = answer
+            self._strangers.pop(connection)
+            self._watchers.add(connection)
+            return
         at = (answer.identity.batch, answer.identity.slot)
         if self._known.get(at, answer.identity) != answer.identity:
             raise ProtocolError(f"slot {at[1]} of batch {at[0]} had its connection")
@@ -342,6 +350,8 @@ class ChannelServer:
         self, connection: _Connection, session: ChannelSession, kind: int, sealed: bytes
     ) -> None:
         payload = session.received.open(kind, sealed)
+        if connection in self._watchers:
+            raise ProtocolError("a worker that only waits for the end sent a frame")
         if kind == Frame.ASK:
             (connection.asked,) = ASK.unpack(payload)
         elif kind == Frame.PROGRESS:
@@ -414,6 +424,7 @@ class ChannelServer:
     def _drop(self, connection: _Connection) -> None:
         connection.is_dropped = True
         self._strangers.pop(connection, None)
+        self._watchers.discard(connection)
         with suppress(KeyError, ValueError):
             self._selector.unregister(connection.sock)
         connection.sock.close()

@@ -31,6 +31,8 @@ HANDSHAKE_BYTES = 1 << 10
 FRAME_BYTES = 32 << 20
 NONCE_BYTES = 32
 MAC_BYTES = hashlib.sha256().digest_size
+#: Instead of a batch: the connection is only to end with the run of the job.
+NO_BATCH = -1
 
 _LENGTH = struct.Struct(">I")
 _HEAD = struct.Struct(">BB")
@@ -84,7 +86,7 @@ class Identity:
 
     Attributes:
         run: Identifies the run of the job.
-        batch: Number of the batch.
+        batch: Number of the batch; `NO_BATCH`: of none.
         slot: Number of the slot.
         pid: Of the worker process, for people.
         is_locked: Whether its host knows that it runs, see `coopconsume.worker.host_locks`.

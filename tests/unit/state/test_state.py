@@ -266,7 +266,7 @@ def test_a_state_that_a_slot_cannot_use_ends_its_worker_with_the_reason(tmp_path
     """No record is charged, and nothing is in doubt: the job shows the reason, or ends with it."""
     reports = []
     monkeypatch.setattr(
-        "coopconsume.worker.slot.end_worker_with", lambda report, _: reports.append(report)
+        "coopconsume.worker.slot.end_worker_with", lambda report, *_: reports.append(report)
     )
     changelog = Changelog(str(tmp_path / "state"), LONG)
     changelog.append(change(b"a", 0, 1, "c1"))

@@ -1,0 +1,71 @@
+"""Which handlers are opened and closed, and by which of their methods. Task-side code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any
+
+from coopconsume.worker.frame_runner import FrameHandler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: The methods that open and close a handler; of several, the first one counts.
+OPENING = ("open", "__aenter__", "__enter__")
+CLOSING = ("close", "__aexit__", "__exit__")
+
+
+@dataclass(frozen=True)
+class SlotContext:
+    """What `open` of a handler gets.
+
+    A handler stays open for all slots that its worker process runs later: `current_slot` returns
+    the slot of a call.
+
+    Attributes:
+        slot: The number of the slot that opens the handler, from 0.
+        group_id: The group of the consumer.
+        query_id: `CooperativeQuery.id`: the same after a restart of the job.
+        run_id: `CooperativeQuery.runId`: of this run alone.
+    """
+
+    slot: int
+    group_id: str
+    query_id: str
+    run_id: str
+
+
+class OpenFailed(Exception):
+    """A handler could not be opened; the text says why."""
+
+
+def function_of(handler: Any) -> Any:
+    """Returns what a user has given as a handler, without the form of its frames."""
+    return handler.function if isinstance(handler, FrameHandler) else handler
+
+
+def shown_handler(handler: Any) -> str:
+    """Returns a handler as text for people; an object that is opened may have secrets."""
+    function = function_of(handler)
+    if isinstance(function, str):
+        return function
+    name = getattr(function, "__qualname__", None)
+    return str(name or (type(function).__qualname__ if has_life(function) else repr(function)))
+
+
+def has_life(handler: Any) -> bool:
+    """Whether a handler is opened and closed: it is a class, or has methods for that."""
+    function = function_of(handler)
+    return isinstance(function, type) or bool(first_method(type(function), (*OPENING, *CLOSING)))
+
+
+def first_method(kind: type, names: Iterable[str]) -> str:
+    """Returns the first of some methods that a class has; empty if it has none."""
+    return next((name for name in names if callable(getattr(kind, name, None))), "")
+
+
+def lives_on_loop(kind: type) -> bool:
+    """Whether handlers of a class live on the event loop, since one of their methods is async."""
+    methods = [getattr(kind, name, None) for name in ("__call__", "open", "close")]
+    return callable(getattr(kind, "__aenter__", None)) or any(map(iscoroutinefunction, methods))
