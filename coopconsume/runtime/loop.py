@@ -762,6 +762,8 @@ class Job:
         self._meter.ended(self.error)
         self._trace.write(JobEnded(self.error))
         self._trace.close()
+        if self.error is None:
+            self._dispatcher.leases.wait_for_workers()
         self.ended.set()
         for waiter, _ in self._waiters:
             waiter.answer.give(None)

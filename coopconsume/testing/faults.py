@@ -14,6 +14,8 @@ from coopconsume.record import Reject, exhausted
 from coopconsume.testing.history import Recorder
 from coopconsume.worker.frame_runner import FrameHandler
 from coopconsume.worker.handler_answers import as_rows, error_text
+from coopconsume.worker.handler_life import has_life, lives_on_loop
+from coopconsume.worker.open_handlers import called, closed, closed_async, opened, opened_async
 from coopconsume.worker.slot import current_slot, is_async
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
     from coopconsume.record import Record
     from coopconsume.testing.history import RecordedCall
+    from coopconsume.worker.handler_life import SlotContext
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class _Faulty:
     """A handler that records its calls and suffers faults."""
 
     def __init__(self, handler: Any, recorder: Recorder, faults: Any) -> None:
-        self._handler = handler
+        self._handler = self._called = handler
         self._recorder = recorder
         self._faults = faults
 
@@ -51,7 +54,7 @@ class _Faulty:
             fault = self._fault(record)
             time.sleep(fault.delay)
             _strike(fault)
-            return _settled(call, self._handler(record))
+            return _settled(call, self._called(record))
 
     def _fault(self, record: Record) -> Fault:
         return (self._faults and self._faults(record)) or Fault()
@@ -63,7 +66,31 @@ class _FaultyCoroutine(_Faulty):
             fault = self._fault(record)
             await asyncio.sleep(fault.delay)
             _strike(fault)
-            return _settled(call, await self._handler(record))
+            return _settled(call, await self._called(record))
+
+
+class _PlainLife(_Faulty):
+    """Opens and closes the handler as a slot does."""
+
+    def open(self, slot: SlotContext) -> None:
+        self._made, entered = opened(self._handler, slot)
+        self._called = called(self._made, entered)
+
+    def close(self, error: BaseException | None) -> None:
+        closed(self._made, error)
+
+
+class _LoopLife(_Faulty):
+    async def open(self, slot: SlotContext) -> None:
+        self._made, entered = await opened_async(self._handler, slot)
+        self._called = called(self._made, entered)
+
+    async def close(self, error: BaseException | None) -> None:
+        await closed_async(self._made, error)
+
+
+class _CoroutineLife(_LoopLife, _FaultyCoroutine):
+    pass
 
 
 def _strike(fault: Fault) -> None:
@@ -90,7 +117,7 @@ def recorded(
     """Returns a handler that writes a history of its calls, and suffers faults.
 
     Args:
-        handler: Plain or ``async``; not a frame handler.
+        handler: Plain or ``async``, perhaps with `open` and `close`; not a frame handler.
         directory: For the history, see `read_history`; it is created if it is missing.
         faults: Gives the fault of a call, None for none. It sees the record with its ``attempt``:
             ``lambda r: Fault(error=OSError()) if r.attempt == 1 else None`` fails each record once.
@@ -100,5 +127,13 @@ def recorded(
     """
     if isinstance(handler, FrameHandler):
         raise HandlerNotUsable("a frame handler", "give a handler of single records")
-    kind = _FaultyCoroutine if is_async(handler) else _Faulty
-    return kind(handler, Recorder(directory), faults)
+    return _kind_of(handler)(handler, Recorder(directory), faults)
+
+
+def _kind_of(handler: Any) -> type[_Faulty]:
+    if not has_life(handler):
+        return _FaultyCoroutine if is_async(handler) else _Faulty
+    if is_async(handler):
+        return _CoroutineLife
+    kind = handler if isinstance(handler, type) else type(handler)
+    return _LoopLife if lives_on_loop(kind) else _PlainLife

@@ -66,7 +66,7 @@ def run_handler(
     dead letter.
 
     Args:
-        handler: Plain or ``async``.
+        handler: Plain or ``async``, perhaps with `open` and `close`, as for `foreach`.
         records: Key and value of each.
         kafka: The broker.
         spark: The session.

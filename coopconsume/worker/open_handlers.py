@@ -75,10 +75,10 @@ class OpenHandler:
         self._loop = event_loop() if lives_on_loop(kind) else None
         try:
             if self._loop is None:
-                self._made, entered = _opened(given, context)
+                self._made, entered = opened(given, context)
             else:
-                self._made, entered = self._on_loop(_opened_async(given, context), limit)
-            self.call = _called(self._made, kind, entered)
+                self._made, entered = self._on_loop(opened_async(given, context), limit)
+            self.call = called(self._made, entered)
         except BaseException as error:  # SystemExit, too, is its own
             log.warning("handler %s cannot be opened", kind.__qualname__, exc_info=error)
             raise OpenFailed(error_text(error)) from None
@@ -99,19 +99,23 @@ class OpenHandler:
         Args:
             error: Why its worker ends; None: nothing has failed.
         """
-        if self.driver is not None:
-            self.driver.close()
         name = first_method(self._kind, CLOSING)
-        if not name:
-            return
+        try:
+            if name:
+                self._close(name, error)
+        finally:
+            if self.driver is not None:
+                self.driver.close()
+
+    def _close(self, name: str, error: BaseException | None) -> None:
         try:
             if not self.is_usable:
                 raise RuntimeError("the event loop that it was opened on has ended")  # noqa: TRY301
             with _limited(CLOSE_TIME, lambda: os._exit(OUTLIVED)):
                 if self._loop is None:
-                    _closed(self._made, name, error)
+                    closed(self._made, error)
                 else:
-                    self._on_loop(_closed_async(self._made, name, error), CLOSE_TIME)
+                    self._on_loop(closed_async(self._made, error), CLOSE_TIME)
         except BaseException as failure:
             log.warning(
                 "%s of handler %s has failed", name, self._kind.__qualname__, exc_info=failure
@@ -141,7 +145,7 @@ class OpenHandler:
         return answer
 
 
-def _opened(given: Any, context: SlotContext) -> tuple[Any, Any]:
+def opened(given: Any, context: SlotContext) -> tuple[Any, Any]:
     """Returns the handler, and what opening it has returned."""
     made = given() if isinstance(given, type) else given
     name = first_method(type(made), OPENING)
@@ -150,18 +154,19 @@ def _opened(given: Any, context: SlotContext) -> tuple[Any, Any]:
     return made, made.open(context) if name == "open" else getattr(made, name)()
 
 
-async def _opened_async(given: Any, context: SlotContext) -> tuple[Any, Any]:
-    made, entered = _opened(given, context)
+async def opened_async(given: Any, context: SlotContext) -> tuple[Any, Any]:
+    """Returns the handler, and what opening it on the event loop has returned."""
+    made, entered = opened(given, context)
     return made, await entered if isawaitable(entered) else entered
 
 
-def _called(made: Any, kind: type, entered: Any) -> Any:
+def called(made: Any, entered: Any) -> Any:
     """Returns what is called with records: of a context manager, what entering it returns.
 
     Raises:
         TypeError: It is nothing that can be called.
     """
-    name = first_method(kind, OPENING)
+    name = first_method(type(made), OPENING)
     if iscoroutine(entered):
         entered.close()
         raise TypeError(f"{name} returned a coroutine: define it by async def")
@@ -173,15 +178,20 @@ def _called(made: Any, kind: type, entered: Any) -> Any:
     return entered
 
 
-def _closed(made: Any, name: str, error: BaseException | None) -> Any:
+def closed(made: Any, error: BaseException | None) -> Any:
+    """Calls what closes a handler, if it has that; returns its answer."""
+    name = first_method(type(made), CLOSING)
+    if not name:
+        return None
     if name == "close":
         return made.close(error)
     trace = None if error is None else error.__traceback__
     return getattr(made, name)(None if error is None else type(error), error, trace)
 
 
-async def _closed_async(made: Any, name: str, error: BaseException | None) -> None:
-    answer = _closed(made, name, error)
+async def closed_async(made: Any, error: BaseException | None) -> None:
+    """Closes a handler on the event loop."""
+    answer = closed(made, error)
     if isawaitable(answer):
         await answer
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from coopconsume.errors import SlotFailed
+from coopconsume.errors import HandlerNotOpened, SlotFailed
 from coopconsume.record import RetryPolicy
 from coopconsume.worker.slot import SlotRunner
 from tests.model.job_world import Calls, World, until
@@ -103,3 +103,40 @@ def test_a_task_that_fails_before_its_slot_begins_leaves_nothing_in_doubt(world,
     assert failed == [1]
     assert not job._dispatcher.barred
     assert handler.count.total() == 20
+
+
+class Opens(Calls):
+    """A handler whose `open` fails so often."""
+
+    failures = 0
+
+    def open(self, _slot):
+        """Opens it."""
+        if Opens.failures:
+            Opens.failures -= 1
+            raise OSError("the service is away")
+
+
+def test_a_handler_that_cannot_be_opened_four_times_in_a_row_ends_the_job(world, monkeypatch):
+    """Of one slot, whatever others do; its records are not charged."""
+    monkeypatch.setattr(Opens, "failures", 10**6)
+    member, handler = world.claim(), Opens()
+    job = world.run(member, handler, policy=RetryPolicy(max_attempts=1))
+    until(job.ended.is_set)
+    assert isinstance(job.error, HandlerNotOpened)
+    assert job.error.handler == "Opens"
+    assert job.error.cause == "OSError: the service is away"
+    assert not handler.calls
+    assert not world.done(member)
+
+
+def test_a_handler_that_is_opened_in_time_handles_all(world, monkeypatch):
+    """A slot tries three times again, and its failures are shown until then."""
+    monkeypatch.setattr(Opens, "failures", 3)
+    member, handler = world.claim(), Opens()
+    job = world.run(member, handler, policy=RetryPolicy(max_attempts=1))
+    until(lambda: job._dispatcher.failing or world.done(member))
+    assert "its handler cannot be opened: OSError" in job._meter.message
+    world.until(lambda: world.done(member) == set(range(20)))
+    assert handler.count.total() == 20
+    until(lambda: not job._dispatcher._unopened)

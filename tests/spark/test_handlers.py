@@ -47,15 +47,26 @@ def test_a_service_that_is_away_and_a_worker_that_dies(kafka, spark):
     assert failed >= {n for n in range(40) if n % 7 == 0}
 
 
-async def ask(record):
-    """Ask a service."""
-    await asyncio.sleep(0.01)
+class Ask:
+    """Asks a service, by a client that each worker opens once."""
+
+    client = None
+
+    async def open(self, slot):
+        """Open the client."""
+        assert slot.slot >= 0
+        self.client = asyncio.get_running_loop()
+
+    async def __call__(self, record):
+        """Ask."""
+        assert self.client is asyncio.get_running_loop()
+        await asyncio.sleep(0.01)
 
 
 def test_an_async_handler_that_is_slow_at_some_records(kafka, spark):
     """Faults reach coroutines, too; an attempt too many is a dead letter."""
     run = run_handler(
-        ask, ORDERS, kafka=kafka, spark=spark, concurrency=8,
+        Ask, ORDERS, kafka=kafka, spark=spark, concurrency=8,
         faults=lambda r: Fault(delay=0.2, error=ValueError("no")) if r.offset in (3, 4) else None,
         retry=RetryPolicy(max_attempts=2, backoff=0.0),
     )  # fmt: skip

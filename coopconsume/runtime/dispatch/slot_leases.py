@@ -258,6 +258,11 @@ class SlotLeases:
         if self._server is not None:
             self._server.close()
 
+    def wait_for_workers(self) -> None:
+        """Waits for a moment, after `close`, until workers have closed their handlers."""
+        if self._server is not None:
+            self._server.wait_for_workers()
+
     # -- in a thread of its own
 
     def _run(self) -> None:

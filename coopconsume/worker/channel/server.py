@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 HANDSHAKE_TIME = 5.0
 #: Connections before the end of their handshake, at most; a further one closes another one.
 STRANGERS = 128
+#: Seconds that workers have to close their handlers at the end of a run.
+ENDING = 2.0
 #: Unread bytes with which a slot still gets a message; with more its connection is closed.
 UNREAD_BYTES = 64 << 10
 #: Bytes read from a connection, and connections accepted, in one turn.
@@ -139,6 +141,7 @@ class ChannelServer:
         #: Of workers that wait for the end of the run.
         self._watchers: set[_Connection] = set()
         self._is_closing = False
+        self._has_closed = threading.Event()
         self._accept_at = 0.0
         self._selector = selectors.DefaultSelector()
         self._waker, self._woken = socket.socketpair()
@@ -177,7 +180,7 @@ class ChannelServer:
     @property
     def is_open(self) -> bool:
         """Whether slots can connect and get leases."""
-        return self._thread.is_alive()
+        return self._thread.is_alive() and not self._is_closing
 
     def renew(self, slots: Iterable[At], since: float | None = None) -> None:
         """Renews the leases of slots, also of those that connect later.
@@ -224,7 +227,11 @@ class ChannelServer:
         self._is_closing = True
         self._wake()
         if threading.current_thread() is not self._thread:
-            self._thread.join(10.0)
+            self._has_closed.wait(10.0)
+
+    def wait_for_workers(self) -> None:
+        """Waits, after `close`, until workers have closed their handlers; for `ENDING` at most."""
+        self._thread.join(ENDING)
 
     # -- the server's thread
 
@@ -239,11 +246,27 @@ class ChannelServer:
         except Exception:
             log.exception("the channel to the slots has failed: their leases end")
         finally:
-            for connection in [*self._strangers, *self._watchers, *self._slots.values()]:
+            for connection in [*self._strangers, *self._slots.values()]:
                 self._drop(connection)
-            self._selector.close()
-            for sock in (self._listener, self._waker, self._woken):
+            for sock in (self._listener, self._woken):
+                with suppress(KeyError):
+                    self._selector.unregister(sock)
                 sock.close()
+            self._waker.close()
+            self._has_closed.set()
+            self._end_watchers(time.monotonic() + ENDING)
+            self._selector.close()
+
+    def _end_watchers(self, deadline: float) -> None:
+        """Says to workers that the run has ended, and waits until they have closed handlers."""
+        for connection in self._watchers:
+            with suppress(OSError):
+                connection.sock.shutdown(socket.SHUT_WR)
+        while self._watchers and (left := deadline - time.monotonic()) > 0:
+            for key, _ in self._selector.select(left):
+                self._drop(key.data)  # It sends nothing before its end.
+        for connection in list(self._watchers):
+            self._drop(connection)
 
     def _turn(self) -> None:
         for key, events in self._selector.select(self._patience()):
