@@ -600,9 +600,10 @@ class CooperativeConsumer(Closing):
 
         Args:
             handler: A function of a `Record`, plain or ``async``, or its name as
-                ``module:function``. It returns nothing, an output row (a dictionary) or several;
-                it raises, or answers `Retry` or `Reject`, when a record is not done. Without
-                ``output`` any other answer is ignored; with it, what is no row that fits
+                ``module:function``; or an object or a class with ``open(slot)``, ``__call__`` and
+                ``close(error)``, which each worker opens once. It returns nothing, an output row
+                (a dictionary) or several; it raises, or answers `Retry` or `Reject`, when a record
+                is not done. Without ``output`` any other answer is ignored; with it, what is no row that fits
                 ``output_schema`` fails its record.
             concurrency: Handlers at once in a slot, plain ones on threads, ``async`` ones on one
                 event loop; in all ``slots`` times so many.
@@ -657,8 +658,9 @@ class CooperativeConsumer(Closing):
         a dead letter change nothing. A record without a key fails.
 
         Args:
-            handler: A function of a `Record` and a `State`, plain or ``async``, or its name as
-                ``module:function``. It answers as in `foreach`.
+            handler: A function of a `Record` and a `State`, plain or ``async``, its name as
+                ``module:function``, or an object or a class that is opened, as in `foreach`. It
+                answers as in `foreach`.
             state_schema: The type of a value: DDL of a type (``"long"``) or of columns
                 (``"count long, total double"``, whose values are dictionaries), ``"bytes"``, or a
                 Spark or Arrow type.
@@ -719,12 +721,11 @@ class CooperativeConsumer(Closing):
         ``headers``. A slot handles one frame after another.
 
         Args:
-            handler: A function of a frame, plain or ``async``, or its name as
-                ``module:function``. It returns None if all are done; or a list of outcomes, one a
-                row: None, an output row or several, `Retry`, `Reject` or another exception; or a
-                column, in which, as in the list, null and true are done, false and texts are tried
-                again. What it
-                raises holds for every row. A row behind a failed one of its key waits, whatever
+            handler: A function of a frame, plain or ``async``, its name as ``module:function``,
+                or an object or a class that is opened, as in `foreach`. It returns None if all
+                are done; or a list of outcomes, one a row: None, an output row or several, `Retry`,
+                `Reject` or another exception; or a column, in which, as in the list, null and true
+                are done, false and texts are tried again. What it raises holds for every row. A row behind a failed one of its key waits, whatever
                 was answered for it.
             max_records: In one frame, 1 to 100,000.
             format: ``arrow`` for a `pyarrow.RecordBatch`, ``pandas`` for a DataFrame.

@@ -1,4 +1,4 @@
-"""Which handlers are opened and closed, and by which of their methods. Task-side code."""
+"""Finds out whether a handler is opened and closed, and by what method. Task-side code."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ _REAL_TIME = "tests/model/test_real_time_model.py::"
 _CHARGED = _REAL_TIME + (
     "test_a_record_that_ends_the_worker_of_a_real_time_slot_is_charged_as_in_batches"
 )
+_OPEN = "tests/unit/worker/test_open_handlers.py::"
 _FAILING = "tests/model/test_failing_slots.py::"
 _HOSTILE = "tests/unit/worker/test_hostile.py::test_a_hostile_handler_costs_what_the_table_says"
 _SLOT = "coopconsume/worker/slot.py"
@@ -159,6 +160,30 @@ WORKERS = [
         "self.failing[slot] = now + _PAUSE * _LONGER**self._failures.count, why",
         "self.failing[slot] = now, why",
         (_FAILING + "test_slots_that_fail_in_four_batches_in_a_row_end_the_job_with_the_reason",),
+    ),
+    Mutant(
+        "handler-opened-in-each-batch",
+        "A handler that is open in a worker is kept over batches.",
+        "coopconsume/worker/open_handlers.py",
+        "        self._open[spec.run] = found\n",
+        "",
+        (_OPEN + "test_a_handler_is_opened_once_and_kept_over_batches",),
+    ),
+    Mutant(
+        "ended-query-keeps-its-handler",
+        "A handler is closed when its query has ended.",
+        "coopconsume/worker/open_handlers.py",
+        "is_over = one.has_query_ended or not one.is_usable",
+        "is_over = not one.is_usable",
+        (_OPEN + "test_a_handler_whose_query_has_ended_is_closed",),
+    ),
+    Mutant(
+        "failed-open-without-end",
+        "A handler that cannot be opened four times in a row ends the job.",
+        _DISPATCHER,
+        "        if failures >= _FAILED_BATCHES:\n            raise HandlerNotOpened(",
+        "        if failures == -1:\n            raise HandlerNotOpened(",
+        (_FAILING + "test_a_handler_that_cannot_be_opened_four_times_in_a_row_ends_the_job",),
     ),
     Mutant(
         "slot-that-never-began-is-lost",

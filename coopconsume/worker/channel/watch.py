@@ -1,4 +1,4 @@
-"""A connection of a worker process to its driver, by which it knows that a query has ended.
+"""A connection that shows a worker process when a query has ended.
 
 Nothing is sent on it. The driver closes it at the end of the query, and with its own end. Task-side
 code: the standard library.
@@ -25,7 +25,7 @@ _TIME = 5.0
 
 
 def watch_driver(spec: ChannelSpec, run: str, slot: int) -> socket.socket | None:
-    """Returns a connection that can be read once a run of a job has ended; None if there is none.
+    """Returns a connection that can be read once a run of a job has ended; None without one.
 
     Args:
         spec: Of the channel.

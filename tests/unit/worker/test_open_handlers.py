@@ -460,7 +460,7 @@ def test_a_worker_that_waits_closes_its_handlers_at_the_end_of_the_session():
 
 
 def test_the_connection_to_the_driver_ends_with_the_query():
-    """Not with a batch; it gets no lease, and without the secret there is none."""
+    """Not with a batch; it gets no lease, and without the secret it is refused."""
     server = ChannelServer(b"s" * 32, "r", "127.0.0.1", "127.0.0.1", 0, lambda _: None, lease=60.0)
     spec = server.spec()
     wrong = replace(spec, secret=b"x" * 32)
