@@ -603,8 +603,8 @@ class CooperativeConsumer(Closing):
                 ``module:function``; or an object or a class with ``open(slot)``, ``__call__`` and
                 ``close(error)``, which each worker opens once. It returns nothing, an output row
                 (a dictionary) or several; it raises, or answers `Retry` or `Reject`, when a record
-                is not done. Without ``output`` any other answer is ignored; with it, what is no row that fits
-                ``output_schema`` fails its record.
+                is not done. Without ``output`` any other answer is ignored; with it, what is no row
+                that fits ``output_schema`` fails its record.
             concurrency: Handlers at once in a slot, plain ones on threads, ``async`` ones on one
                 event loop; in all ``slots`` times so many.
             ordering: What is handled strictly one after another: ``key``, ``partition`` or
@@ -725,8 +725,8 @@ class CooperativeConsumer(Closing):
                 or an object or a class that is opened, as in `foreach`. It returns None if all
                 are done; or a list of outcomes, one a row: None, an output row or several, `Retry`,
                 `Reject` or another exception; or a column, in which, as in the list, null and true
-                are done, false and texts are tried again. What it raises holds for every row. A row behind a failed one of its key waits, whatever
-                was answered for it.
+                are done, false and texts are tried again. What it raises holds for every row. A row
+                behind a failed one of its key waits, whatever was answered for it.
             max_records: In one frame, 1 to 100,000.
             format: ``arrow`` for a `pyarrow.RecordBatch`, ``pandas`` for a DataFrame.
             ordering: As in `foreach`.

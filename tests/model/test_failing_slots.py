@@ -122,7 +122,8 @@ def test_a_handler_that_cannot_be_opened_four_times_in_a_row_ends_the_job(world,
     monkeypatch.setattr(Opens, "failures", 10**6)
     member, handler = world.claim(), Opens()
     job = world.run(member, handler, policy=RetryPolicy(max_attempts=1))
-    until(job.ended.is_set)
+    unopened = job._dispatcher._unopened
+    until(lambda: job.ended.is_set() or 5 in unopened.copy().values())
     assert isinstance(job.error, HandlerNotOpened)
     assert job.error.handler == "Opens"
     assert job.error.cause == "OSError: the service is away"
