@@ -14,6 +14,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,6 +34,7 @@ from tests.unit.worker.slot_harness import PATIENCE, done, prepared
 ROWS = [(0, o, b"ab"[o % 2 : o % 2 + 1]) for o in range(10)]
 #: What happened to handlers: pairs of a word and what came with it.
 EVENTS = []
+CLOSE_AT_THE_END = between_tasks.close_at_the_end.__wrapped__
 
 
 class Plain:
@@ -419,6 +421,27 @@ def test_a_task_that_fails_closes_the_handlers_with_its_error(handlers):
     assert isinstance(EVENTS[-1][1], OSError)
 
 
+def test_spark_runs_tasks_by_way_of_what_closes_handlers(handlers, monkeypatch):
+    """If its workers are reused; at the end of any other process `atexit` closes them."""
+    at_exit, tasks = [], []
+    monkeypatch.setattr(between_tasks, "HANDLERS", handlers)
+    monkeypatch.setattr(between_tasks.atexit, "register", at_exit.append)
+    pyspark = SimpleNamespace(main=lambda *files: tasks.append(files))
+    monkeypatch.setitem(sys.modules, "pyspark.worker", pyspark)
+    monkeypatch.delenv("SPARK_REUSE_WORKER")
+    before = pyspark.main
+    CLOSE_AT_THE_END()
+    assert pyspark.main is before
+    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
+    CLOSE_AT_THE_END()
+    assert pyspark.main is not before
+    pyspark.main("infile", "outfile")
+    assert tasks == [("infile", "outfile")]
+    run(Plain())
+    at_exit[0]()
+    assert words()[-1] == "close"
+
+
 SESSION_ENDS = """
 import os, sys
 os.environ["SPARK_REUSE_WORKER"] = "1"
@@ -459,7 +482,7 @@ def test_a_worker_that_waits_closes_its_handlers_at_the_end_of_the_session():
     assert process.returncode == -signal.SIGHUP
 
 
-def test_the_connection_to_the_driver_ends_with_the_query():
+def test_the_connection_to_the_driver_ends_with_the_query(monkeypatch):
     """Not with a batch; it gets no lease, and without the secret it is refused."""
     server = ChannelServer(b"s" * 32, "r", "127.0.0.1", "127.0.0.1", 0, lambda _: None, lease=60.0)
     spec = server.spec()
@@ -471,10 +494,21 @@ def test_the_connection_to_the_driver_ends_with_the_query():
     watch.settimeout(0.2)
     with pytest.raises(TimeoutError):
         watch.recv(1)
+    ended = []
+
+    def close_handler():
+        watch.settimeout(PATIENCE)
+        ended.append(watch.recv(1))
+        watch.close()
+
+    worker = threading.Thread(target=close_handler)
+    monkeypatch.setattr("coopconsume.worker.channel.server.ENDING", PATIENCE)
     server.close()
-    watch.settimeout(PATIENCE)
-    assert watch.recv(1) == b""
-    watch.close()
+    assert not server.is_open
+    worker.start()
+    server.wait_for_workers()
+    assert ended == [b""]
+    worker.join()
     assert watch_driver(spec, "r", 3) is None
 
 
