@@ -390,9 +390,11 @@ def test_a_worker_waits_for_its_next_task_and_closes_what_has_ended(handlers):
     assert words()[-1] == "close"
 
 
-def test_a_worker_whose_connection_spark_has_closed_closes_its_handlers(handlers):
-    """Before PySpark finds out, which is an error to it."""
+def test_a_worker_whose_connection_spark_has_closed_closes_its_handlers(handlers, monkeypatch):
+    """At once, and before PySpark finds out, which is an error to it."""
+    monkeypatch.setattr(open_handlers, "UNUSED", PATIENCE)
     run(Plain())
+    begun = time.monotonic()
 
     def main(infile, _):
         raise SystemExit(-1) from EOFError(infile.read(1))
@@ -402,6 +404,7 @@ def test_a_worker_whose_connection_spark_has_closed_closes_its_handlers(handlers
     with pytest.raises(SystemExit):
         worker.waits()
     assert EVENTS[-1] == ("close", None)
+    assert time.monotonic() - begun < PATIENCE
 
 
 def test_a_task_that_fails_closes_the_handlers_with_its_error(handlers):
