@@ -561,7 +561,7 @@ async def _generates(record):
         (lambda _record, _more: None, "missing a required argument"),
         (lambda _record, *, _more: None, "missing a required argument"),
         (Shop().on_two, "missing a required argument"),
-        (Shop, "it is a class"),
+        (dict, "it is a class"),
         ("tests.unit.worker.test_odd_answers:Shop.on_order", "missing a required argument"),
         (_generates, "async generator"),
         (FrameHandler(lambda: None, 5), r"handler\(frame\)"),
@@ -577,7 +577,7 @@ def test_a_handler_that_cannot_be_called_with_a_record_is_refused(handler, text)
 @pytest.mark.parametrize(
     "handler",
     [
-        print, Shop().on_order, Shop(), lambda *records: None, lambda record, more=1: None,
+        print, Shop().on_order, Shop(), Shop, lambda *records: None, lambda record, more=1: None,
         FrameHandler(lambda frame: None, 5), "tests.unit.worker.test_odd_answers:_fails",
     ],
 )  # fmt: skip
