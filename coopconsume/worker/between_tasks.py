@@ -41,8 +41,18 @@ def close_at_the_end() -> None:
     """Has handlers closed between tasks and at the end of this process; once a process."""
     atexit.register(HANDLERS.close_all)
     worker = sys.modules.get("pyspark.worker")
-    if worker is not None and is_reused():
-        worker.main = closing(worker.main, HANDLERS)  # type: ignore[attr-defined]
+    if worker is None or not is_reused():
+        return
+    main = worker.main
+    run = closing(main, HANDLERS)
+    # The daemon of Spark 4.0 has a name of its own for it.
+    for module, name in (
+        (worker, "main"),
+        (sys.modules.get("pyspark.daemon"), "worker_main"),
+        (sys.modules["__main__"], "worker_main"),
+    ):
+        if getattr(module, name, None) is main:
+            setattr(module, name, run)
 
 
 def closing(main: Main, handlers: OpenHandlers) -> Main:

@@ -431,6 +431,8 @@ def test_spark_runs_tasks_by_way_of_what_closes_handlers(handlers, monkeypatch):
     monkeypatch.setattr(between_tasks.atexit, "register", at_exit.append)
     pyspark = SimpleNamespace(main=lambda *files: tasks.append(files))
     monkeypatch.setitem(sys.modules, "pyspark.worker", pyspark)
+    daemon = SimpleNamespace(worker_main=pyspark.main)  # as in Spark 4.0
+    monkeypatch.setitem(sys.modules, "pyspark.daemon", daemon)
     monkeypatch.delenv("SPARK_REUSE_WORKER")
     before = pyspark.main
     CLOSE_AT_THE_END()
@@ -438,6 +440,7 @@ def test_spark_runs_tasks_by_way_of_what_closes_handlers(handlers, monkeypatch):
     monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
     CLOSE_AT_THE_END()
     assert pyspark.main is not before
+    assert daemon.worker_main is pyspark.main
     pyspark.main("infile", "outfile")
     assert tasks == [("infile", "outfile")]
     run(Plain())
