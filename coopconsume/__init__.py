@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from commits import PartitionCommits as PartitionCommits
     from coopconsume.admin.client import Admin as Admin
     from coopconsume.consumer import CooperativeConsumer as CooperativeConsumer
+    from coopconsume.decoding import DecoderFactory as DecoderFactory
+    from coopconsume.decoding import SchemaRegistryDecoder as SchemaRegistryDecoder
     from coopconsume.errors import CoopConsumeError as CoopConsumeError
     from coopconsume.fenced import FencedWriter as FencedWriter
     from coopconsume.fenced.election import LeaderElection as LeaderElection
@@ -61,6 +63,7 @@ _HOME = {
     "CoopConsumeError": "coopconsume.errors",
     "CooperativeConsumer": "coopconsume.consumer",
     "CooperativeQuery": "coopconsume.query",
+    "DecoderFactory": "coopconsume.decoding",
     "ExclusiveProducer": "coopconsume.fenced.exclusive",
     "FencedWriter": "coopconsume.fenced",
     "KeyRange": "assignors",
@@ -77,6 +80,7 @@ _HOME = {
     "Reject": "coopconsume.record",
     "Retry": "coopconsume.record",
     "RetryPolicy": "coopconsume.record",
+    "SchemaRegistryDecoder": "coopconsume.decoding",
     "Share": "assignors",
     "SlotContext": "coopconsume.worker.handler_life",
     "State": "coopconsume.state.value",

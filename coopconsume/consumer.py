@@ -595,6 +595,8 @@ class CooperativeConsumer(Closing):
         output: str | Callable[[DataFrame, str], object] | None = None,
         output_schema: Any = None,
         output_mode: OutputMode = "append",
+        value: Any = None,
+        key: Any = None,
     ) -> CooperativeForeach:
         """Call a handler with every record, in the order of its key.
 
@@ -624,6 +626,13 @@ class CooperativeConsumer(Closing):
                 Delta table that has each record's rows once as it lies; ``transactional``, for a
                 topic in which readers of ``read_committed`` see them once, when the stable offset
                 has passed the record. It needs the option ``purgatory``.
+            value: What ``record.value`` is, decoded in the slot: a pydantic model, a dataclass or a
+                ``msgspec.Struct``, which are read from JSON; ``"json"`` or ``"text"``; a function
+                of bytes; a `SchemaRegistryDecoder`; a `DecoderFactory`; or the name of one as
+                ``module:name``. Null is None for the handler; of a class, only if it is declared as
+                ``Order | None``. What does not decode is a dead letter at once, unless the retry
+                policy's ``undecodable`` says otherwise. None: bytes.
+            key: What ``record.key`` is, declared as for ``value``. The order is that of the bytes.
 
         Raises:
             HandlerNotUsable: The handler cannot be found, called with one argument, or pickled.
@@ -631,8 +640,9 @@ class CooperativeConsumer(Closing):
             TableUnusable: A table has other columns.
         """
         settings = HandlerSettings(
-            concurrency, ordering, retry, dead_letter, on_dead, output, output_schema, output_mode
-        )
+            concurrency, ordering, retry, dead_letter, on_dead, output, output_schema, output_mode,
+            value, key,
+        )  # fmt: skip
         return CooperativeForeach(self, handler, settings)
 
     def foreach_with_state(
@@ -650,6 +660,8 @@ class CooperativeConsumer(Closing):
         output: str | Callable[[DataFrame, str], object] | None = None,
         output_schema: Any = None,
         output_mode: OutputMode = "append",
+        value: Any = None,
+        key: Any = None,
     ) -> CooperativeForeach:
         """Calls a handler with every record and the state of its key, in the order of the key.
 
@@ -679,6 +691,8 @@ class CooperativeConsumer(Closing):
             output: As in `foreach`.
             output_schema: As in `foreach`.
             output_mode: As in `foreach`.
+            value: As in `foreach`.
+            key: As in `foreach`. The state is that of the key's bytes.
 
         Raises:
             HandlerNotUsable: The handler cannot be found, called with two arguments, or pickled.
@@ -695,8 +709,9 @@ class CooperativeConsumer(Closing):
         if not isinstance(history, int) or isinstance(history, bool) or history < 0:
             raise InvalidOption("history", repr(history), "give a number of changes, from 0")
         settings = HandlerSettings(
-            concurrency, "key", retry, dead_letter, on_dead, output, output_schema, output_mode
-        )
+            concurrency, "key", retry, dead_letter, on_dead, output, output_schema, output_mode,
+            value, key,
+        )  # fmt: skip
         log = StateLog(state, StateSchema.parse(state_schema), lifetime, history)
         return CooperativeForeach(self, handler, settings, log)
 

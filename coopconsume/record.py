@@ -8,16 +8,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import GeneratorType
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, get_args
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    # Defaults of type variables need Python 3.13.
+    KeyT_co = TypeVar("KeyT_co", covariant=True, default=bytes | None)
+    ValueT_co = TypeVar("ValueT_co", covariant=True, default=bytes | None)
+else:
+    from typing import TypeVar
+
+    KeyT_co = TypeVar("KeyT_co", covariant=True)
+    ValueT_co = TypeVar("ValueT_co", covariant=True)
 
 #: What a record that ends as a dead letter does to its key: later records go on, or wait.
 OnDead = Literal["continue", "park"]
+#: What becomes of a record whose key or value does not decode.
+OnUndecodable = Literal["reject", "park", "retry"]
 #: Record headers: pairs of a name and bytes, or None.
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
-class Record(NamedTuple):
+class Record(NamedTuple, Generic[KeyT_co, ValueT_co]):
     """One Kafka record as a handler sees it.
+
+    ``Record[K, V]`` has a key of type K and a value of type V, as ``key=`` and ``value=`` declare
+    them; ``Record`` alone has bytes, or None.
 
     Attributes:
         topic: Name of the topic.
@@ -35,8 +52,8 @@ class Record(NamedTuple):
     topic: str
     partition: int
     offset: int
-    key: bytes | None
-    value: bytes | None
+    key: KeyT_co
+    value: ValueT_co
     timestamp: int
     headers: Headers = ()
     attempt: int = 1
@@ -238,6 +255,10 @@ class RetryPolicy:
             stopped: its key waits until it returns, and what it returns counts. After twice the
             time its worker is ended, the call counts as failed, and what else the worker had of the
             batch is done again. So is the worker of a coroutine that blocks its event loop.
+        undecodable: Of a record whose key or value does not decode: ``reject`` makes it a dead
+            letter at once; ``park`` does, too, and its key waits, as with ``on_dead="park"``;
+            ``retry`` leaves it to the other fields. Without a place for dead letters it is tried
+            again.
 
     Raises:
         TypeError: ``retry_on`` or ``give_up_on`` holds something else than exception classes.
@@ -251,6 +272,7 @@ class RetryPolicy:
     retry_on: tuple[type[BaseException], ...] | None = None
     give_up_on: tuple[type[BaseException], ...] = ()
     timeout: float | None = None
+    undecodable: OnUndecodable = "reject"
 
     def __post_init__(self) -> None:
         if self.max_attempts is not None and not self.max_attempts >= 1:
@@ -264,6 +286,8 @@ class RetryPolicy:
             raise ValueError(f"jitter={self.jitter}: give a part between 0 and 1")
         if self.timeout is not None and not 0 < self.timeout < math.inf:
             raise ValueError(f"timeout={self.timeout}: give more than 0 seconds, or None")
+        if self.undecodable not in get_args(OnUndecodable):
+            raise ValueError(f"undecodable={self.undecodable!r}: give reject, park or retry")
         for name in ("retry_on", "give_up_on"):
             classes = getattr(self, name)
             if classes is not None:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from coopconsume.monitoring.listener import Progress
     from coopconsume.monitoring.screen import Screen
     from coopconsume.query import CooperativeQuery
+    from coopconsume.record import OnUndecodable
 
 NEWEST_JAVA = 21
 _SPARE_CORES = 2
@@ -102,6 +103,18 @@ def _consumer_options() -> str:
     "`coopconsume dead-letters` decides.",
 )  # fmt: skip
 @click.option(
+    "--value", metavar="TYPE",
+    help="What record.value is: json, text, or MODULE:NAME of a pydantic model, a dataclass, a "
+    "msgspec.Struct, a function of bytes or a decoder [default: bytes].",
+)  # fmt: skip
+@click.option("--key", metavar="TYPE", help="What record.key is, as for --value [default: bytes].")
+@click.option(
+    "--undecodable", type=click.Choice(["reject", "park", "retry"]), default="reject",
+    show_default=True,
+    help="Of a record that does not decode: make it a dead letter, block its key as well, or retry "
+    "it.",
+)  # fmt: skip
+@click.option(
     "--output",
     metavar="PATH|kafka:TOPIC",
     help="Delta table or topic for the rows that the handler returns.",
@@ -150,6 +163,9 @@ def run(
     max_attempts: int | None,
     backoff: float,
     on_dead: Any,
+    value: str | None,
+    key: str | None,
+    undecodable: Any,
     output: str | None,
     output_schema: str | None,
     output_mode: Any,
@@ -163,29 +179,32 @@ def run(
 ) -> int:
     """Call a Python function with every record of Kafka topics, in order for each key.
 
-    The function takes a coopconsume.Record. Its module may be in the current folder. The options
+    The function takes a coopconsume.Record, whose key and value are bytes unless --key and --value
+    say what they are. Its module may be in the current folder. The options
     kafka.bootstrap.servers, kafka.group.id, subscribe and commitTable are required.
 
     Ctrl-C waits for running handlers, commits what is done and leaves the group. A second Ctrl-C
     leaves at once.
     """
     parsed = Options.parse(options, topics=True)
+    _find_handlers_here()
     settings = HandlerSettings(
         concurrency=concurrency,
         ordering=ordering,
-        retry=_policy(max_attempts, backoff),
+        retry=_policy(max_attempts, backoff, undecodable),
         dead_letter=None,  # The option deadLetter counts.
         on_dead=on_dead,
         output=output,
         output_schema=output_schema,
         output_mode=output_mode,
+        value=value,
+        key=key,
     )
     # Invalid intervals are refused before the broker is contacted.
     seconds_of("processing-time", processing_time or "0")
     seconds_of("real-time", real_time or "0")
     if available_now + (processing_time is not None) + (real_time is not None) > 1:
         raise click.UsageError("give one of --available-now, --processing-time and --real-time")
-    _find_handlers_here()
     check_handler(handler)
     check_settings(parsed, handler, settings)
     session = given_session()
@@ -356,11 +375,12 @@ def held_by(partition: Mapping[str, Any]) -> str:
     )
 
 
-def _policy(max_attempts: int | None, backoff: float) -> RetryPolicy:
+def _policy(max_attempts: int | None, backoff: float, undecodable: OnUndecodable) -> RetryPolicy:
     if max_attempts is not None and max_attempts < 1:
         raise click.UsageError(f"--max-attempts {max_attempts}: give at least 1, or leave it out")
     try:
-        return RetryPolicy(max_attempts, backoff, max(_MAX_BACKOFF, backoff))
+        most = max(_MAX_BACKOFF, backoff)
+        return RetryPolicy(max_attempts, backoff, most, undecodable=undecodable)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
 

@@ -78,6 +78,7 @@ from coopconsume.errors.processing import AlreadyClosed as AlreadyClosed
 from coopconsume.errors.processing import HandlerFailed as HandlerFailed
 from coopconsume.errors.processing import HandlerNotOpened as HandlerNotOpened
 from coopconsume.errors.processing import HandlerNotUsable as HandlerNotUsable
+from coopconsume.errors.processing import NotDecodable as NotDecodable
 from coopconsume.errors.processing import NotPolled as NotPolled
 from coopconsume.errors.processing import OutputNotWritten as OutputNotWritten
 from coopconsume.errors.processing import OutputRefused as OutputRefused

@@ -189,3 +189,17 @@ class OutputsNotPublished(DeclaredError):
 
     where: str
     cause: str
+
+
+class NotDecodable(DeclaredError, ValueError):
+    """The key or the value of a record does not decode as its handler declares it.
+
+    Attributes:
+        field: ``key`` or ``value``, with the path to the part that is wrong, as far as it is known.
+        reason: What is wrong with it, in one line.
+    """
+
+    message = "{field}: {reason}"
+
+    field: str
+    reason: str

@@ -15,11 +15,14 @@ from coopconsume.sinks.others import check_output
 from coopconsume.sinks.purgatory import purgatory_path
 from coopconsume.state.table import table_paths
 from coopconsume.table_places import TablePlace, refuse_nested
+from coopconsume.values.callables import NameNotFound
+from coopconsume.values.shown import shown
 from coopconsume.worker.frame_runner import FrameHandler
 from coopconsume.worker.handler_life import function_of, has_life, shown_handler
-from coopconsume.worker.slot import HandlerNotFound, resolve_handler
+from coopconsume.worker.slot import resolve_handler
 
 if TYPE_CHECKING:
+    from coopconsume.decoding import Decoding
     from coopconsume.options import Options
     from coopconsume.runtime.job_spec import HandlerSettings
 
@@ -76,6 +79,30 @@ def check_settings(options: Options, handler: Any, settings: HandlerSettings) ->
     if on_dead == "park" and dead_letter is None:
         remedy = "give dead_letter=… (--dead-letter), too"
         raise InvalidOption("on_dead", "park without dead_letter", remedy)
+    if policy.undecodable == "park" and dead_letter is None:
+        remedy = "give dead_letter=… (--dead-letter), too"
+        raise InvalidOption("undecodable", "park without dead_letter", remedy)
+    check_decoding(settings.decoding)
+
+
+def check_decoding(decoding: Decoding | None) -> None:
+    """Finds out now, not in a task, whether workers will be able to decode keys and values.
+
+    Raises:
+        InvalidOption: A declaration is unknown, lacks a package or cannot be pickled.
+    """
+    from pyspark import cloudpickle
+
+    if decoding is None:
+        return
+    decoding.check()
+    for name, given in decoding.declared.items():
+        try:
+            cloudpickle.dumps(given)
+        except Exception as error:
+            why = f"it cannot be pickled ({type(error).__name__}: {error})"
+            remedy = f"{why}: give DecoderFactory(…) of a function that makes it, or module:name"
+            raise InvalidOption(name, shown(given), remedy) from error
 
 
 def check_tables(
@@ -141,7 +168,7 @@ def check_handler(handler: Any, *, with_state: bool = False) -> None:
     named, shown = function_of(handler), shown_handler(handler)
     try:
         found = resolve_handler(named)
-    except HandlerNotFound as error:
+    except NameNotFound as error:
         raise HandlerNotUsable(shown, str(error), _BY_NAME) from error
     except Exception as error:
         raise HandlerNotUsable(shown, f"{type(error).__name__}: {error}", _BY_NAME) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from coopconsume.decoding import Decoding
 from coopconsume.record import RetryPolicy
 from coopconsume.worker.report import QueryIds
 
@@ -30,6 +31,14 @@ class HandlerSettings:
     output: Any
     output_schema: Any
     output_mode: OutputMode
+    value: Any = None
+    key: Any = None
+
+    @property
+    def decoding(self) -> Decoding | None:
+        """How keys and values are decoded; None: handlers get bytes."""
+        given = Decoding(self.key, self.value)
+        return given if given.declared else None
 
     @property
     def policy(self) -> RetryPolicy:
@@ -58,6 +67,7 @@ class JobSpec:
         available_now: Stop once everything that was there at the start is settled.
         real_time: Seconds of a real-time run; None: there are batches alone.
         query: The query that runs it.
+        decoding: How keys and values are decoded for the handler; None: it gets bytes.
     """
 
     handler: Any
@@ -72,6 +82,12 @@ class JobSpec:
     state: StateLog | None = None
     real_time: float | None = None
     query: QueryIds = field(default_factory=QueryIds)
+    decoding: Decoding | None = None
+
+    @property
+    def may_park(self) -> bool:
+        """Whether a record may hold its key back until somebody decides."""
+        return self.park or (self.policy.undecodable == "park" and self.decoding is not None)
 
     def needs_headers(self, options: Options) -> bool:
         """Whether record headers are read.

@@ -8,7 +8,6 @@ import logging
 import sqlite3
 from collections import defaultdict
 from dataclasses import dataclass, field
-from inspect import iscoroutinefunction
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from coopconsume.state.changelog import Changelog
 from coopconsume.state.rows import Origin, counted, newest
 from coopconsume.state.store import LocalStore
 from coopconsume.state.value import UNREAD, SeenValues, State
+from coopconsume.values.callables import is_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -127,7 +127,7 @@ class SlotState:
 
     def wrapped(self, handler: Any) -> Callable[[Record], Any]:
         """Returns a function of a record that calls a handler with the record and its state."""
-        if iscoroutinefunction(handler) or iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
+        if is_async(handler):
 
             async def call_async(record: Record) -> Any:
                 state = self.of(record)

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from coopconsume.errors import HandlerNotUsable
 from coopconsume.record import Reject, exhausted
 from coopconsume.testing.history import Recorder
+from coopconsume.values.callables import is_async
 from coopconsume.worker.frame_runner import FrameHandler
 from coopconsume.worker.handler_answers import as_rows, error_text
 from coopconsume.worker.handler_life import has_life, lives_on_loop
 from coopconsume.worker.open_handlers import called, closed, closed_async, opened, opened_async
-from coopconsume.worker.slot import current_slot, is_async
+from coopconsume.worker.slot import current_slot
 
 if TYPE_CHECKING:
     from collections.abc import Callable

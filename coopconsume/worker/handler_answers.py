@@ -14,6 +14,7 @@ from inspect import isasyncgen, isawaitable, iscoroutine, isgenerator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from coopconsume.errors import NotDecodable
 from coopconsume.record import (
     Reject,
     Retry,
@@ -44,8 +45,11 @@ class FailedAttempt:
         wait: Seconds until the next attempt.
         is_rejected: Whether the handler rejected the record.
         is_given_up: Whether the record is not tried again.
-        is_asked_for: Whether the handler asked for it by `Retry` or `Reject`.
+        is_asked_for: Whether the handler asked for it by `Retry` or `Reject`, or the record does
+            not decode: it says nothing of a service that handlers use.
         headers: All headers that handlers have added to the record by now.
+        is_parked: Whether the key waits for a decision if the record is given up, whatever holds
+            for others.
     """
 
     text: str
@@ -54,6 +58,7 @@ class FailedAttempt:
     is_given_up: bool
     is_asked_for: bool
     headers: Headers = ()
+    is_parked: bool = False
 
 
 def verdict_on(
@@ -85,8 +90,13 @@ def verdict_on(
             added = checked_headers(with_added(added, checked_headers(error.headers)))  # type: ignore[attr-defined]
         except BaseException as odd_headers:  # noqa: BLE001 - of a user's class
             text = f"{text} (no header is added: {error_text(odd_headers)})"
+    is_bad = _is_a(error, NotDecodable)
     gives_up = is_reject or bool(safely(lambda: policy.gives_up(attempt, error)))
-    return FailedAttempt(text, wait, is_reject, gives_up, is_retry or is_reject, added)
+    gives_up = gives_up or (is_bad and policy.undecodable != "retry")
+    return FailedAttempt(
+        text, wait, is_reject, gives_up, is_retry or is_reject or is_bad, added,
+        is_bad and policy.undecodable == "park",
+    )  # fmt: skip
 
 
 def _only_leaf(error: BaseException) -> BaseException:

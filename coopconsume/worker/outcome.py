@@ -305,7 +305,8 @@ class TaskOutcome:
             )
         elif verdict.is_given_up and self.dead_letters:
             self._add_letter(row, record, text, trace_of(error), verdict.headers)
-            return not self.spec.park or self._wait(row, attempt, math.inf, verdict)
+            parks = self.spec.park or verdict.is_parked
+            return not parks or self._wait(row, attempt, math.inf, verdict)
         is_new = called and not verdict.is_asked_for and _kind(text) not in self._traced
         return self._wait(row, attempt, verdict.wait, verdict, trace_of(error) if is_new else "")
 

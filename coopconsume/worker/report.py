@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from commits import OffsetAndEpoch
+    from coopconsume.decoding import Decoding
     from coopconsume.record import Headers
     from coopconsume.state.slot_state import StateSpec
     from coopconsume.worker.channel.spec import ChannelSpec
@@ -111,6 +112,7 @@ class BatchSpec:
             themselves.
         realtime: What the slots read themselves; None: Spark reads their records.
         query: What handlers that are opened get to know of the query.
+        decoding: How keys and values are decoded for handlers; None: they get bytes.
     """
 
     batch: int
@@ -135,6 +137,7 @@ class BatchSpec:
     state: StateSpec | None = None
     realtime: RealTimeSpec | None = None
     query: QueryIds = field(default_factory=QueryIds)
+    decoding: Decoding | None = None
 
 
 @dataclass(frozen=True)

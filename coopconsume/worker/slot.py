@@ -8,7 +8,6 @@ only the standard library, pyarrow and PySpark's worker.
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 import pickle
@@ -18,7 +17,6 @@ from array import array
 from bisect import bisect_left
 from dataclasses import replace
 from functools import partial
-from inspect import iscoroutinefunction
 from itertools import chain, repeat, starmap
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -29,6 +27,7 @@ import pyarrow.compute as pc
 from coopconsume.errors.state import StateNotReadable
 from coopconsume.record import Record
 from coopconsume.state.value import State
+from coopconsume.values.callables import NameNotFound, is_async, object_named
 from coopconsume.worker.async_runner import run_coroutines
 from coopconsume.worker.crash_journal import CrashJournal, Deadline, journal_path, read_journal
 from coopconsume.worker.fail_stop import FailStop
@@ -85,31 +84,21 @@ def current_slot() -> int:
     return _current_slot
 
 
-class HandlerNotFound(ValueError):
-    """A handler is not named as ``module:function``, or the module has no such function."""
-
-
 def resolve_handler(handler: Handler | str) -> Handler:
     """Returns a handler that is given as an object or as ``module:function``.
 
     Raises:
-        HandlerNotFound: The text is not of that form, or names nothing callable.
         ImportError: The module cannot be imported.
+        NameNotFound: The text is not of that form, or names nothing callable.
     """
     if isinstance(handler, FrameHandler):
         return replace(handler, function=resolve_handler(handler.function))
     if not isinstance(handler, str):
         return handler
-    module, _, name = handler.partition(":")
-    if not module or not name:
-        raise HandlerNotFound("it is not of the form module:function")
-    if "/" in module or module.endswith(".py"):
-        raise HandlerNotFound("it names a file, not a module")
-    found: Any = importlib.import_module(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
+    found = object_named(handler)
     if not callable(found):
-        raise HandlerNotFound(f"{module} has no function {name}")
+        module, _, name = handler.partition(":")
+        raise NameNotFound(f"{module} has no function {name}")
     return found  # type: ignore[no-any-return]
 
 
@@ -254,6 +243,10 @@ class SlotRunner:
         try:
             if has_life(handler):
                 handler = self._opened(handler, slot)
+            if spec.decoding is not None:
+                from coopconsume.decoding.record_decoder import record_decoder
+
+                handler = record_decoder(spec.decoding).wrapped(handler)
             if spec.state is not None:
                 from coopconsume.state.slot_state import SlotState
 
@@ -446,12 +439,6 @@ def _runner_of(handler: Handler, outcome: TaskOutcome) -> Callable[..., None]:
     plain = spec.concurrency == 1 and not spec.rates and outcome.policy.timeout is None
     plain = plain and spec.realtime is None  # A failed record waits in the slot.
     return run_serial if plain and not outcome.has_uncalled else run_threads
-
-
-def is_async(handler: Handler) -> bool:
-    """Whether calling the handler returns a coroutine."""
-    call = getattr(handler, "__call__", None)  # noqa: B004 - a method's kind, not its being there
-    return iscoroutinefunction(handler) or iscoroutinefunction(call)
 
 
 def run_serial(  # noqa: C901 - one loop, called for each record

@@ -33,6 +33,12 @@ import pathlib, time
 def length(record):
     return {"key": record.key.decode(), "length": len(record.value)}
 
+def size(data):
+    return len(data)
+
+def typed_length(record):
+    return {"key": record.key, "length": record.value}
+
 def slow(record):
     here = pathlib.Path(__file__).parent
     (here / f"called-{record.offset}").touch()
@@ -164,15 +170,17 @@ def test_a_handler_of_the_users_folder_drains_a_topic(
 ) -> None:
     """Quiet plain lines, exit code 0, one output row a record, everything committed.
 
-    The topic of dead letters is made when there is one, so it need not exist.
+    Keys and values are what the command says, by names of the user's module. The topic of dead
+    letters is made when there is one, so it need not exist.
     """
     name = topic()
     produce(name, ((b"k%d" % (n % 7), b"x" * n) for n in range(100)))
     output = folder / "out"
     command = Running(folder, *arguments(
-        kafka, folder, name, "length", "--available-now", "--name", "lengths", "--output",
+        kafka, folder, name, "typed_length", "--available-now", "--name", "lengths", "--output",
         str(output), "--output-schema", "key string, length int", "--max-attempts", "2",
         "--dead-letter", f"kafka:{name}-dead", "-o", "deadLetterPartitions=1",
+        "--key", "text", "--value", "handlers_of_a_user:size",
     ))  # fmt: skip
     assert command.end() == 0, command.said.read_text()
     assert "drained: 100 records done" in command.said.read_text()
@@ -182,6 +190,7 @@ def test_a_handler_of_the_users_folder_drains_a_topic(
     assert "\x1b" not in command.said.read_text()
     rows: pa.Table = DeltaTable(output).to_pyarrow_table()
     assert sorted(rows["length"].to_pylist()) == list(range(100))
+    assert set(rows["key"].to_pylist()) == {f"k{n}" for n in range(7)}
     assert done(folder, kafka, name) == 100
 
 

@@ -428,6 +428,22 @@ def test_a_handler_that_cannot_be_used_is_2(folder: Path, handler: str, said: st
     assert "pickled" not in one_sentence(result)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--value", "jsn"], "option value = jsn: give a pydantic model"),
+        (["--key", "tests_cli_handlers:absent"], "option key = tests_cli_handlers:absent: the mod"),
+        (["--value", "tests_cli_handlers:nothing"], "option value = tests_cli_handlers:nothing"),
+        (["--undecodable", "park"], "option undecodable = park without dead_letter"),
+    ],
+)
+def test_a_declaration_that_cannot_be_used_is_2(folder: Path, words: list[str], said: str) -> None:
+    """It is looked for in the user's folder, as the handler, before anything is started."""
+    result = run(folder, HANDLER, *words)
+    assert result.exit_code == 2
+    assert said in one_sentence(result)
+
+
 @pytest.mark.parametrize("attempts", ["0", "-1"])
 def test_a_wrong_retry_policy_is_wrong_usage(folder: Path, attempts: str) -> None:
     """It names the option, exit code 2."""

@@ -31,6 +31,7 @@ LAYERS = [
         "coopconsume.kafka.security",
         "coopconsume.kafka.partitioner",
     },
+    {"coopconsume.decoding"},
     {
         "coopconsume.kafka.settings",
         "coopconsume.kafka.headers",

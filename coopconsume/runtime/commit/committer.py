@@ -177,7 +177,9 @@ class Committer:
     def has_all(self) -> bool:
         """Whether all that came in is committed, and decisions were read once."""
         is_open = bool(self._open())
-        unlooked = self._decisions_at == -math.inf and (self._job_spec.park or bool(self._parked()))
+        unlooked = self._decisions_at == -math.inf and (
+            self._job_spec.may_park or bool(self._parked())
+        )
         waits = self._next.since or is_open or unlooked or self._assignment.primary.has_unpublished
         return not (self.is_busy or waits or self.outbox.has_any)
 
@@ -424,7 +426,7 @@ class Committer:
         parked = self._parked()
         # At the start, too: decisions that an earlier process has applied are removed.
         is_first = self._decisions_at == -math.inf
-        if parked or self._has_failed() or (self._job_spec.park and is_first):
+        if parked or self._has_failed() or (self._job_spec.may_park and is_first):
             self._run(self._calls.decide, parked)
             return True
         self._decisions_at = time.monotonic()

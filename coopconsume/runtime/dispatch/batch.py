@@ -241,6 +241,7 @@ def spec_of(options: Options, job_spec: JobSpec, running: Running, slots: int) -
         channel=running.channel,
         state=running.state,
         query=job_spec.query,
+        decoding=job_spec.decoding,
     )
 
 

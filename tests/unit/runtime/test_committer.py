@@ -118,7 +118,7 @@ def partition_of(done: list[int]) -> Partition:
 def committer(assignment: FakeAssignment, *partitions: Any) -> tuple[Committer, queue.Queue[Any]]:
     """A committer, and what it has to say."""
     said: queue.Queue[Any] = queue.Queue()
-    work = SimpleNamespace(park=False, available_now=False, state=None, real_time=None)
+    work = SimpleNamespace(may_park=False, available_now=False, state=None, real_time=None)
     meter = SimpleNamespace(progressed=lambda *_: None, committed=lambda _: None)
     ids = (f"id-{n}" for n in range(99))
     made = Committer(

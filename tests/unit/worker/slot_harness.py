@@ -91,7 +91,7 @@ def run(handler, rows, *, work=None, concurrency=1, ordering="key", way=None, **
     """Run rows (partition, offset, key) of slot 3 through a handler.
 
     The rows at the places `filtered` do not pass the filter; without it all rows pass. `headers`
-    are those of each row; without it rows have no column of headers.
+    are those of each row; without it rows have no column of headers. `values` are their values.
     """
     if way is not None:
         handler, concurrency = in_way(way, handler)
@@ -113,12 +113,13 @@ def prepared(handler, rows, work=None, concurrency=1, ordering="key", **more):
         gates=more.pop("gates", {}), latest_start=more.pop("latest_start", math.inf),
         channel=more.pop("channel", None),
         has_ordering_keys=more.pop("has_ordering_keys", False),
-        filters=more.get("filtered") is not None,
+        filters=more.get("filtered") is not None, decoding=more.pop("decoding", None),
     )  # fmt: skip
     columns = [
         [r[0] for r in rows], [r[1] for r in rows],
         [hash(r[2]) & (2**63 - 1) if r[2] is not None else r[1] for r in rows],
-        [r[2] for r in rows], [b"v%d" % r[1] for r in rows], [1_000 + r[1] for r in rows],
+        [r[2] for r in rows], more.pop("values", None) or [b"v%d" % r[1] for r in rows],
+        [1_000 + r[1] for r in rows],
     ]  # fmt: skip
     arrays = [pa.array(c, t) for c, t in zip(columns, TYPES, strict=True)]
     filtered, names = more.pop("filtered", None), NAMES

@@ -11,10 +11,10 @@ import pytest
 
 from coopconsume.record import Reject, Retry, RetryPolicy
 from coopconsume.runtime.settle.carryover import SlotCarryover
+from coopconsume.values.callables import is_async
 from coopconsume.worker import key_scheduler
 from coopconsume.worker.async_runner import event_loop
 from coopconsume.worker.rate_limit import Rates
-from coopconsume.worker.slot import is_async
 from tests.unit.worker.slot_harness import (
     PATIENCE,
     WAYS,

@@ -1,0 +1,221 @@
+"""What handlers declare of keys and values, and the functions that decode them. Task-side code."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from inspect import signature
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, Union, get_args, get_origin
+
+from coopconsume.decoding.registry import SchemaRegistryDecoder, with_context
+from coopconsume.errors import InvalidOption
+from coopconsume.record import Headers
+from coopconsume.values.callables import NameNotFound, is_async, object_named
+from coopconsume.values.shown import clean, safely, shown
+
+#: A function of bytes, the topic of their record and its headers.
+Decode = Callable[[bytes, str, Headers], Any]
+
+_GIVE = (
+    "give a pydantic model, a dataclass, a msgspec.Struct, 'json', 'text', a function of bytes, "
+    "SchemaRegistryDecoder(…), DecoderFactory(…), or the name of one as module:name"
+)
+
+
+@dataclass(frozen=True)
+class DecoderFactory:
+    """Declares a decoder that is made where it is used, as its clients cannot be pickled.
+
+    Attributes:
+        make: A function without arguments that returns a function of bytes, or a deserializer of
+            `confluent_kafka`. It is called once in each worker process; threads share its result.
+    """
+
+    make: Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How keys and values of records are decoded; the declarations are those of ``foreach``.
+
+    Attributes:
+        key: The declaration of keys; None: they stay bytes.
+        value: The declaration of values; None: they stay bytes.
+        id: Identifies it in worker processes, which keep what they make of it.
+    """
+
+    key: Any = None
+    value: Any = None
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        """The declarations that are given, by ``key`` and ``value``."""
+        both = {"key": self.key, "value": self.value}
+        return {name: given for name, given in both.items() if given is not None}
+
+    def check(self) -> None:
+        """Finds out now, not in a task, whether the declarations can be used.
+
+        Raises:
+            InvalidOption: One is unknown, or names a package or an object that is missing.
+        """
+        for name, given in self.declared.items():
+            decoder_of(name, given, connects=False)
+
+
+class FieldDecoder(NamedTuple):
+    """How a key or a value is decoded.
+
+    Attributes:
+        decode: The function of bytes that are not null.
+        takes_null: Whether the handler gets None for null.
+        declared: The declared type; None: it is not known.
+        shown: The declaration, for people.
+    """
+
+    decode: Decode
+    takes_null: bool
+    declared: Any
+    shown: str
+
+
+def decoder_of(name: str, given: Any, *, connects: bool = True) -> FieldDecoder:
+    """Returns the decoder that a declaration asks for.
+
+    Args:
+        name: ``key`` or ``value``.
+        given: The declaration.
+        connects: Whether clients of registries, and what factories make, are made.
+
+    Raises:
+        InvalidOption: The declaration is unknown, or cannot be used here.
+    """
+    label = given if isinstance(given, str) else _label(given)
+    found = _named(name, given) if isinstance(given, str) and ":" in given else given
+    try:
+        return _decoder_of(name, found, label, connects=connects)
+    except ImportError as error:
+        raise InvalidOption(name, label, _missing(found, error)) from error
+
+
+def _named(name: str, text: str) -> Any:
+    try:
+        found = object_named(text)
+    except Exception as error:
+        is_form = isinstance(error, NameNotFound)
+        why = str(error) if is_form else f"{type(error).__name__}: {error}"
+        raise InvalidOption(name, text, f"{why}; {_GIVE}") from error
+    if found is None:
+        raise InvalidOption(name, text, f"the module has no such name; {_GIVE}")
+    return found
+
+
+def _label(given: Any) -> str:
+    if isinstance(given, SchemaRegistryDecoder):
+        return repr(given)
+    if get_origin(given) in (Union, UnionType):
+        return " | ".join("None" if one is NoneType else _label(one) for one in get_args(given))
+    if get_origin(given) is not None:
+        return str(given)
+    return clean(safely(lambda: given.__qualname__)) or shown(given)
+
+
+def _decoder_of(name: str, given: Any, label: str, *, connects: bool) -> FieldDecoder:
+    if given == "json":
+        return FieldDecoder(_of_bytes(json.loads), True, None, label)
+    if given == "text":
+        return FieldDecoder(_of_bytes(bytes.decode), True, str, label)
+    if isinstance(given, SchemaRegistryDecoder):
+        given.check(name)
+        made = with_context(given.made(), name) if connects else _of_bytes(bytes)
+        return FieldDecoder(made, True, None, label)
+    if isinstance(given, DecoderFactory):
+        _check_call(name, given.make, label)
+        made = _made(name, given, label) if connects else _of_bytes(bytes)
+        return FieldDecoder(made, True, None, label)
+    if isinstance(given, type) or get_origin(given) is not None:
+        return _of_type(name, given, label)
+    if not callable(given) or is_async(given):
+        raise InvalidOption(name, label, _GIVE)
+    _check_call(name, given, label, b"")
+    return FieldDecoder(_of_function(name, given), True, None, label)
+
+
+def _check_call(name: str, function: Any, label: str, *arguments: bytes) -> None:
+    try:
+        found = signature(function)
+    except (TypeError, ValueError):
+        return  # Some functions of C have no signature.
+    try:
+        found.bind(*arguments)
+    except TypeError as error:
+        call = "decode(data)" if arguments else "make()"
+        raise InvalidOption(
+            name, label, f"it is called as {call}, and its parameters are {found}: {error}"
+        ) from error
+
+
+def _made(name: str, given: DecoderFactory, label: str) -> Decode:
+    made = given.make()
+    if not callable(made) or isinstance(made, type) or is_async(made):
+        raise InvalidOption(name, label, f"it made {shown(made)}: return a function of bytes")
+    return _of_function(name, made)
+
+
+def _of_bytes(function: Callable[[bytes], Any]) -> Decode:
+    return lambda data, _topic, _headers: function(data)
+
+
+def _of_function(name: str, function: Any) -> Decode:
+    kafka = sys.modules.get("confluent_kafka.serialization")
+    if kafka is not None and isinstance(function, kafka.Deserializer):
+        return with_context(function, name)
+    return _of_bytes(function)
+
+
+def _of_type(name: str, given: Any, label: str) -> FieldDecoder:
+    """Returns the decoder of a class, or of one of several classes, from JSON."""
+    members = get_args(given) if get_origin(given) in (Union, UnionType) else (given,)
+    # Of a generic class, such as Page[Order], the class.
+    classes = [get_origin(one) or one for one in members if one is not NoneType]
+    if not all(isinstance(one, type) and (_is_pydantic(one) or _is_plain(one)) for one in classes):
+        raise InvalidOption(name, label, _GIVE)
+    try:
+        decode = _json_decoder(given, pydantic=any(map(_is_pydantic, classes)))
+    except ImportError:
+        raise
+    except Exception as error:
+        raise InvalidOption(name, label, f"{type(error).__name__}: {error}") from error
+    return FieldDecoder(_of_bytes(decode), NoneType in members, given, label)
+
+
+def _json_decoder(given: Any, *, pydantic: bool) -> Callable[[bytes], Any]:
+    if pydantic:
+        from pydantic import TypeAdapter
+
+        return TypeAdapter(given).validate_json
+    import msgspec
+
+    return msgspec.json.Decoder(given).decode
+
+
+def _is_pydantic(one: type) -> bool:
+    """Whether a class is a model or a dataclass of pydantic."""
+    return hasattr(one, "__pydantic_validator__")
+
+
+def _is_plain(one: type) -> bool:
+    """Whether a class is a dataclass or a msgspec.Struct."""
+    return dataclasses.is_dataclass(one) or hasattr(one, "__struct_fields__")
+
+
+def _missing(given: Any, error: ImportError) -> str:
+    """Returns what to do about a package that is not installed."""
+    extra = given.format if isinstance(given, SchemaRegistryDecoder) else error.name
+    return f"{error.name} is not installed: pip install 'coopconsume[{extra}]'"

@@ -1,0 +1,220 @@
+"""Declarations of keys and values: what decodes, what does not and why, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from coopconsume.decoding import DecoderFactory, Decoding
+from coopconsume.decoding.record_decoder import record_decoder
+from coopconsume.errors import InvalidOption, NotDecodable
+from coopconsume.record import Record, Reject, Retry
+from coopconsume.runtime.checks import check_decoding
+from tests.unit.decoding import declared
+from tests.unit.decoding.declared import Line, Model, Order, Page, PydanticOrder, Struct, number
+
+NAMES = "tests.unit.decoding.declared:"
+NESTED = b'{"amount": 1, "lines": [{"amount": 2}, {"amount": "x"}]}'
+
+
+def decoded(given, data, *, name="value"):
+    """The value, or the key, of a record with some bytes, as a handler gets it."""
+    raw = Record("t", 0, 7, data, data, 5, (("h", b"x"),), 2)
+    record = record_decoder(Decoding(**{name: given})).decoded(raw)
+    other = "key" if name == "value" else "value"
+    assert record._replace(**{name: data}) == raw
+    assert getattr(record, other) is data
+    return getattr(record, name)
+
+
+@pytest.mark.parametrize("name", ["key", "value"])
+@pytest.mark.parametrize(
+    ("given", "data", "expected"),
+    [
+        ("json", b'{"a": [1, null]}', {"a": [1, None]}),
+        ("text", "é".encode(), "é"),
+        (Order, b'{"amount": 1, "lines": [{"amount": 2}]}', Order(1, [Line(2)])),
+        (Struct, b'{"amount": 1, "lines": [{"amount": 2}]}', Struct(1, [Line(2)])),
+        (Model, b'{"amount": "1"}', Model(amount=1)),
+        (PydanticOrder, b'{"amount": "1"}', PydanticOrder(1)),
+        (Page[Line], b'{"amount": 1, "rows": [{"amount": 2}]}', Page(1, [Line(2)])),
+        (Model | PydanticOrder, b'{"amount": 3}', Model(amount=3)),
+        (number, b"12", 12),
+        (DecoderFactory(lambda: number), b"12", 12),
+        (f"{NAMES}number", b"12", 12),
+        (f"{NAMES}FACTORY", b"12", 12),
+        (f"{NAMES}Order", b'{"amount": 1}', Order(1)),
+        ("json", None, None),
+        ("text", None, None),
+        (number, None, None),
+        (Order | None, None, None),
+        (Order | None, b"null", None),
+        (Model | None, None, None),
+        (Model | None, b'{"amount": 1}', Model(amount=1)),
+    ],
+)
+def test_what_is_declared_decodes(given, data, expected, name):
+    """Of each kind of declaration, key or value; null is None where the type allows it."""
+    assert decoded(given, data, name=name) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "data", "field", "reason"),
+    [
+        ("json", b"{", "value", "JSONDecodeError: Expecting property name"),
+        ("json", b"[" * 100_000, "value", "RecursionError"),
+        ("json", b"\xff", "value", "UnicodeDecodeError"),
+        ("text", b"a\xff", "value", "byte 0xff in position 1"),
+        (number, b"x", "value", "ValueError: invalid literal"),
+        (Order, b"{}", "value", "missing required field `amount`"),
+        (Order, b'{"amount": "x"}', "value.amount", "Expected `int`, got `str`"),
+        (Order, NESTED, "value.lines[1].amount", "Expected `int`, got `str`"),
+        (Struct, NESTED, "value.lines[1].amount", "Expected `int`, got `str`"),
+        (Struct, b"{", "value", "truncated"),
+        (Model, b'{"amount": "x"}', "value.amount", "valid integer"),
+        (Model, NESTED, "value.lines.1.amount", "valid integer"),
+        (Model, b'{"amount": "x", "lines": 3}', "value.amount", "(and 1 more)"),
+        (Model, b"{", "value", "Invalid JSON"),
+        (Order, None, "value", "it is null, and Order does not allow None"),
+        (Order, b"null", "value", "Expected `object`, got `null`"),
+        (Model, None, "value", "it is null, and Model does not allow None"),
+    ],
+)
+def test_what_does_not_decode_names_field_and_reason(given, data, field, reason):
+    """In one line, without the value: it may be anything, and the dead letter has it."""
+    with pytest.raises(NotDecodable) as caught:
+        decoded(given, data)
+    assert caught.value.field == field
+    assert reason in caught.value.reason
+    assert "\n" not in str(caught.value)
+    assert str(caught.value) == f"{caught.value.field}: {caught.value.reason}"
+    assert caught.value.__cause__ is None
+
+
+def test_a_validation_error_does_not_show_the_value():
+    """Errors go to logs; what a record has must not."""
+    with pytest.raises(NotDecodable) as caught:
+        decoded(Model, b'{"amount": "account 4711"}')
+    assert "4711" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionResetError("gone"), TimeoutError("late"), Retry(3.0), Reject("no"),
+              MemoryError()],
+)  # fmt: skip
+def test_what_is_not_the_records_fault_stays_as_it_is(error):
+    """A connection that breaks must not make dead letters; and a decoder may ask for an outcome."""
+
+    def decode(data):
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        decoded(decode, b"x")
+    assert caught.value is error
+
+
+def test_an_error_that_a_connection_has_caused_is_not_the_records_fault():
+    """A library wraps the error of its connection in one of its own."""
+
+    def decode(data):
+        try:
+            raise ConnectionRefusedError
+        except OSError as error:
+            raise ValueError("no schema") from error
+
+    with pytest.raises(ValueError, match="no schema") as caught:
+        decoded(decode, b"x")
+    assert not isinstance(caught.value, NotDecodable)
+
+
+@pytest.mark.parametrize(
+    ("given", "found", "remedy"),
+    [
+        (int, "int", "give a pydantic model"),
+        (dict, "dict", "give a pydantic model"),
+        (list[Order], "list[", "give a pydantic model"),
+        (int | None, "int | None", "give a pydantic model"),
+        ("jsn", "jsn", "'json', 'text'"),
+        (5, "5", "give a pydantic model"),
+        (Order(1), "Order(amount=1", "give a pydantic model"),
+        (declared.later, "later", "give a pydantic model"),
+        (lambda: 1, "lambda", "it is called as decode(data)"),
+        (DecoderFactory(number), "DecoderFactory", "it is called as make()"),
+        ("tests_no_module:Order", "tests_no_module:Order", "No module named 'tests_no_module'"),
+        (f"{NAMES}Absent", f"{NAMES}Absent", "the module has no such name"),
+        (f"{NAMES}T", f"{NAMES}T", "give a pydantic model"),
+        ("shop.py:Order", "shop.py:Order", "it names a file, not a module"),
+    ],
+)
+@pytest.mark.parametrize("name", ["key", "value"])
+def test_an_unknown_declaration_is_refused_by_name(given, found, remedy, name):
+    """Before a job starts, with the argument, what was found, and what to give."""
+    with pytest.raises(InvalidOption) as caught:
+        check_decoding(Decoding(**{name: given}))
+    assert caught.value.name == name
+    assert found in caught.value.found
+    assert remedy in caught.value.remedy
+
+
+def test_what_cannot_be_pickled_is_refused_by_name():
+    """A declaration with a lock in it, which no worker could get."""
+    lock = threading.Lock()
+    with pytest.raises(InvalidOption, match=r"option value = .*<lambda>.*cannot be pickled") as no:
+        check_decoding(Decoding(value=lambda data: lock and data))
+    assert "DecoderFactory" in no.value.remedy
+    check_decoding(Decoding(value=DecoderFactory(lambda: threading.Lock() and number)))
+
+
+def test_what_a_factory_makes_must_decode():
+    """The factory is called in the slot; what it makes there is checked there."""
+    with pytest.raises(InvalidOption, match="it made 5: return a function of bytes"):
+        record_decoder(Decoding(value=DecoderFactory(lambda: 5)))
+
+
+def test_a_process_makes_a_decoder_once():
+    """Batch after batch has the same, as its clients keep connections; another job has its own."""
+    calls = []
+
+    def make():
+        calls.append(1)
+        return number
+
+    one, other = Decoding(value=DecoderFactory(make)), Decoding(value=DecoderFactory(make))
+    assert record_decoder(one) is record_decoder(one)
+    assert record_decoder(one) is not record_decoder(other)
+    assert len(calls) == 2
+
+
+def test_a_check_makes_nothing_of_a_factory():
+    """On the driver a factory may lack what it needs."""
+    check_decoding(Decoding(value=DecoderFactory(lambda: 1 / 0)))
+
+
+@pytest.mark.parametrize(
+    ("given", "package"), [("Order", "msgspec"), ("Struct", "msgspec"), ("Model", "pydantic")]
+)
+def test_a_missing_package_is_named_with_its_extra(given, package, monkeypatch):
+    """Only a declaration that needs a package names it."""
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(InvalidOption, match=rf"coopconsume\[{package}\]"):
+        check_decoding(Decoding(value=getattr(declared, given)))
+    check_decoding(Decoding(value="json"))
+
+
+def test_packages_are_loaded_only_where_they_are_declared():
+    """A worker that decodes JSON needs none of the packages that others declare."""
+    code = (
+        "import sys\n"
+        "from coopconsume.decoding import Decoding\n"
+        "from coopconsume.decoding.record_decoder import record_decoder\n"
+        "from coopconsume.record import Record\n"
+        "decoder = record_decoder(Decoding(value='json'))\n"
+        "assert decoder.decoded(Record('t', 0, 0, None, b'[1]', 0)).value == [1]\n"
+        "print(*{name.partition('.')[0] for name in sys.modules})"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(found.stdout.split())
+    assert not loaded & {"pydantic", "msgspec", "confluent_kafka", "kafka", "pyspark"}
