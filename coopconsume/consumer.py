@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from assignors import key_hash
 from coopconsume.admin.html import html, in_time
@@ -37,6 +37,7 @@ from coopconsume.worker.frame_runner import FrameHandler
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
+    from typing import Unpack
 
     from kafka import TopicPartition
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -45,6 +46,16 @@ if TYPE_CHECKING:
     from commits import CommitResult, OffsetRanges
     from coopconsume.admin.overview import GroupOverview, KeyMetadata
     from coopconsume.group.callbacks import RebalanceListener
+    from coopconsume.handler_types import (
+        Declared,
+        ForeachSettings,
+        FrameFunction,
+        Handler,
+        K,
+        StateHandler,
+        StateSettings,
+        V,
+    )
     from coopconsume.record import OnDead, RetryPolicy
     from coopconsume.runtime.job_spec import OutputMode
     from coopconsume.runtime.poll.positions import PollPosition
@@ -583,9 +594,44 @@ class CooperativeConsumer(Closing):
 
     # -- handlers
 
+    @overload
     def foreach(
         self,
-        handler: Any,
+        handler: Handler[bytes | None, bytes | None],
+        **settings: Unpack[ForeachSettings],
+    ) -> CooperativeForeach: ...
+
+    @overload
+    def foreach(
+        self,
+        handler: Handler[bytes | None, V],
+        *,
+        value: Declared[V],
+        **settings: Unpack[ForeachSettings],
+    ) -> CooperativeForeach: ...
+
+    @overload
+    def foreach(
+        self,
+        handler: Handler[K, bytes | None],
+        *,
+        key: Declared[K],
+        **settings: Unpack[ForeachSettings],
+    ) -> CooperativeForeach: ...
+
+    @overload
+    def foreach(
+        self,
+        handler: Handler[K, V],
+        *,
+        value: Declared[V],
+        key: Declared[K],
+        **settings: Unpack[ForeachSettings],
+    ) -> CooperativeForeach: ...
+
+    def foreach(
+        self,
+        handler: Handler[Any, Any],
         *,
         concurrency: int = 1,
         ordering: Ordering = "key",
@@ -595,8 +641,8 @@ class CooperativeConsumer(Closing):
         output: str | Callable[[DataFrame, str], object] | None = None,
         output_schema: Any = None,
         output_mode: OutputMode = "append",
-        value: Any = None,
-        key: Any = None,
+        value: Declared[Any] | None = None,
+        key: Declared[Any] | None = None,
     ) -> CooperativeForeach:
         """Call a handler with every record, in the order of its key.
 
@@ -628,10 +674,11 @@ class CooperativeConsumer(Closing):
                 has passed the record. It needs the option ``purgatory``.
             value: What ``record.value`` is, decoded in the slot: a pydantic model, a dataclass or a
                 ``msgspec.Struct``, which are read from JSON; ``"json"`` or ``"text"``; a function
-                of bytes; a `SchemaRegistryDecoder`; a `DecoderFactory`; or the name of one as
-                ``module:name``. Null is None for the handler; of a class, only if it is declared as
-                ``Order | None``. What does not decode is a dead letter at once, unless the retry
-                policy's ``undecodable`` says otherwise. None: bytes.
+                of bytes, which gets null as None; a `SchemaRegistryDecoder`; a `DecoderFactory`; or
+                the name of one as ``module:name``. Where a class is declared as ``Order``, null
+                does not decode, and as ``Order | None`` it is None for the handler. What does not
+                decode is a dead letter at once, unless the retry policy's ``undecodable`` says
+                otherwise. None: bytes.
             key: What ``record.key`` is, declared as for ``value``. The order is that of the bytes.
 
         Raises:
@@ -645,9 +692,53 @@ class CooperativeConsumer(Closing):
         )  # fmt: skip
         return CooperativeForeach(self, handler, settings)
 
+    @overload
     def foreach_with_state(
         self,
-        handler: Any,
+        handler: StateHandler[bytes | None, bytes | None],
+        *,
+        state_schema: Any,
+        state: str,
+        **settings: Unpack[StateSettings],
+    ) -> CooperativeForeach: ...
+
+    @overload
+    def foreach_with_state(
+        self,
+        handler: StateHandler[bytes | None, V],
+        *,
+        state_schema: Any,
+        state: str,
+        value: Declared[V],
+        **settings: Unpack[StateSettings],
+    ) -> CooperativeForeach: ...
+
+    @overload
+    def foreach_with_state(
+        self,
+        handler: StateHandler[K, bytes | None],
+        *,
+        state_schema: Any,
+        state: str,
+        key: Declared[K],
+        **settings: Unpack[StateSettings],
+    ) -> CooperativeForeach: ...
+
+    @overload
+    def foreach_with_state(
+        self,
+        handler: StateHandler[K, V],
+        *,
+        state_schema: Any,
+        state: str,
+        value: Declared[V],
+        key: Declared[K],
+        **settings: Unpack[StateSettings],
+    ) -> CooperativeForeach: ...
+
+    def foreach_with_state(
+        self,
+        handler: StateHandler[Any, Any],
         *,
         state_schema: Any,
         state: str,
@@ -660,8 +751,8 @@ class CooperativeConsumer(Closing):
         output: str | Callable[[DataFrame, str], object] | None = None,
         output_schema: Any = None,
         output_mode: OutputMode = "append",
-        value: Any = None,
-        key: Any = None,
+        value: Declared[Any] | None = None,
+        key: Declared[Any] | None = None,
     ) -> CooperativeForeach:
         """Calls a handler with every record and the state of its key, in the order of the key.
 
@@ -717,7 +808,7 @@ class CooperativeConsumer(Closing):
 
     def foreach_frame(
         self,
-        handler: Any,
+        handler: FrameFunction,
         *,
         max_records: int = 1_000,
         format: Format = "arrow",  # noqa: A002 - as in PySpark

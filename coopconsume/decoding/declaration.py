@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from inspect import signature
 from types import NoneType, UnionType
-from typing import Any, NamedTuple, Union, get_args, get_origin
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from coopconsume.decoding.registry import SchemaRegistryDecoder, with_context
 from coopconsume.errors import InvalidOption
@@ -19,7 +19,9 @@ from coopconsume.values.callables import NameNotFound, is_async, object_named
 from coopconsume.values.shown import clean, safely, shown
 
 #: A function of bytes, the topic of their record and its headers.
-Decode = Callable[[bytes, str, Headers], Any]
+Decode = Callable[[Any, str, Headers], Any]
+#: What becomes of null: the handler gets None, the record does not decode, or the function decides.
+Null = Literal["none", "refused", "decoded"]
 
 _GIVE = (
     "give a pydantic model, a dataclass, a msgspec.Struct, 'json', 'text', a function of bytes, "
@@ -73,14 +75,14 @@ class FieldDecoder(NamedTuple):
     """How a key or a value is decoded.
 
     Attributes:
-        decode: The function of bytes that are not null.
-        takes_null: Whether the handler gets None for null.
+        decode: The function of bytes.
+        null: What becomes of null.
         declared: The declared type; None: it is not known.
         shown: The declaration, for people.
     """
 
     decode: Decode
-    takes_null: bool
+    null: Null
     declared: Any
     shown: str
 
@@ -128,23 +130,23 @@ def _label(given: Any) -> str:
 
 def _decoder_of(name: str, given: Any, label: str, *, connects: bool) -> FieldDecoder:
     if given == "json":
-        return FieldDecoder(_of_bytes(json.loads), True, None, label)
+        return FieldDecoder(_of_bytes(json.loads), "none", None, label)
     if given == "text":
-        return FieldDecoder(_of_bytes(bytes.decode), True, str, label)
+        return FieldDecoder(_of_bytes(bytes.decode), "none", str, label)
     if isinstance(given, SchemaRegistryDecoder):
         given.check(name)
         made = with_context(given.made(), name) if connects else _of_bytes(bytes)
-        return FieldDecoder(made, True, None, label)
+        return FieldDecoder(made, "none", None, label)
     if isinstance(given, DecoderFactory):
         _check_call(name, given.make, label)
         made = _made(name, given, label) if connects else _of_bytes(bytes)
-        return FieldDecoder(made, True, None, label)
+        return FieldDecoder(made, "decoded", None, label)
     if isinstance(given, type) or get_origin(given) is not None:
         return _of_type(name, given, label)
     if not callable(given) or is_async(given):
         raise InvalidOption(name, label, _GIVE)
     _check_call(name, given, label, b"")
-    return FieldDecoder(_of_function(name, given), True, None, label)
+    return FieldDecoder(_of_function(name, given), "decoded", None, label)
 
 
 def _check_call(name: str, function: Any, label: str, *arguments: bytes) -> None:
@@ -192,7 +194,8 @@ def _of_type(name: str, given: Any, label: str) -> FieldDecoder:
         raise
     except Exception as error:
         raise InvalidOption(name, label, f"{type(error).__name__}: {error}") from error
-    return FieldDecoder(_of_bytes(decode), NoneType in members, given, label)
+    null: Null = "none" if NoneType in members else "refused"
+    return FieldDecoder(_of_bytes(decode), null, given, label)
 
 
 def _json_decoder(given: Any, *, pydantic: bool) -> Callable[[bytes], Any]:

@@ -109,11 +109,11 @@ class RecordDecoder:
 
 
 def _of_field(name: str, field: FieldDecoder) -> Field:
-    decode, takes_null, _, shown = field
+    decode, null, _, shown = field
 
     def of(data: bytes | None, topic: str, headers: Headers) -> Any:
-        if data is None:
-            if takes_null:
+        if data is None and null != "decoded":
+            if null == "none":
                 return None
             raise NotDecodable(name, f"it is null, and {shown} does not allow None")
         try:

@@ -49,7 +49,7 @@ LAYERS = [
     {"coopconsume.runtime", "coopconsume.queue"},
     {"coopconsume.admin"},
     {"coopconsume.ui"},
-    {"coopconsume.query"},
+    {"coopconsume.query", "coopconsume.handler_types"},
     {"coopconsume.consumer"},
     {"coopconsume.testing"},
     {"coopconsume"},
