@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from assignors import KeyRange
     from commits import CommitResult, OffsetRanges
     from coopconsume.admin.overview import GroupOverview, KeyMetadata
+    from coopconsume.decoding.declaration import Declared
     from coopconsume.group.callbacks import RebalanceListener
     from coopconsume.handler_types import (
-        Declared,
         ForeachSettings,
         FrameFunction,
         Handler,

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from types import UnionType
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
-from coopconsume.decoding import DecoderFactory, SchemaRegistryDecoder
 from coopconsume.record import Record
 from coopconsume.state.value import State
 
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 V = TypeVar("V")
-T = TypeVar("T")
 
 #: What asks for another outcome than done: `Retry`, `Reject`, or any other exception.
 Outcome = BaseException | type[BaseException]
@@ -37,9 +34,6 @@ StateHandler = Callable[[Record[K, V], State], _Answered] | str
 FrameAnswer = Outcome | Iterable[Any] | None
 #: A handler of frames, or its name. A frame is a `pyarrow.RecordBatch` or a pandas DataFrame.
 FrameFunction = Callable[[Any], FrameAnswer | Coroutine[Any, Any, FrameAnswer]] | str
-#: A declaration of keys or values: a class that is read from JSON, a function of bytes, or one
-#: whose type only the handler says: ``"json"``, ``"text"``, a name, a decoder, ``Order | None``.
-Declared = type[T] | Callable[[bytes], T] | str | UnionType | DecoderFactory | SchemaRegistryDecoder
 
 
 class ForeachSettings(TypedDict, total=False):

@@ -10,13 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from inspect import signature
 from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from coopconsume.decoding.registry import SchemaRegistryDecoder, with_context
 from coopconsume.errors import InvalidOption
 from coopconsume.record import Headers
 from coopconsume.values.callables import NameNotFound, is_async, object_named
 from coopconsume.values.shown import clean, safely, shown
+
+T = TypeVar("T")
 
 #: A function of bytes, the topic of their record and its headers.
 Decode = Callable[[Any, str, Headers], Any]
@@ -39,6 +41,11 @@ class DecoderFactory:
     """
 
     make: Callable[[], Any]
+
+
+#: A declaration of keys or values: a class that is read from JSON, a function of bytes, or one
+#: whose type only the handler says: ``"json"``, ``"text"``, a name, a decoder, ``Order | None``.
+Declared = type[T] | Callable[[bytes], T] | str | UnionType | DecoderFactory | SchemaRegistryDecoder
 
 
 @dataclass(frozen=True)

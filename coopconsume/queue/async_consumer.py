@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from coopconsume.queue.consumer import ACCEPT, QueueConsumer
+from coopconsume.record import KeyT_co, ValueT_co
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from coopconsume.record import Record
 
 
-class AsyncQueueConsumer:
+class AsyncQueueConsumer(Generic[KeyT_co, ValueT_co]):
     """A `QueueConsumer` whose calls do not block the event loop; they run in one thread, in turn.
 
     The arguments and errors are those of `QueueConsumer`. A call that is cancelled still ends in
@@ -27,14 +28,20 @@ class AsyncQueueConsumer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-queue")
         self._is_closed = False
 
-    async def poll(self, max_records: int = 500, timeout: float = 1.0) -> list[Record]:  # noqa: ASYNC109
+    async def poll(
+        self,
+        max_records: int = 500,
+        timeout: float = 1.0,  # noqa: ASYNC109
+    ) -> list[Record[KeyT_co, ValueT_co]]:
         """Acquire free records; see `QueueConsumer.poll`."""
-        found: list[Record] = await self._run(self._consumer.poll, max_records, timeout)
+        found: list[Record[KeyT_co, ValueT_co]] = await self._run(
+            self._consumer.poll, max_records, timeout
+        )
         return found
 
     async def acknowledge(
         self,
-        record: Record,
+        record: Record[Any, Any],
         kind: AcknowledgeType | str = ACCEPT,
         *,
         delay: float = 0.0,

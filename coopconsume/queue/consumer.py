@@ -9,15 +9,18 @@ import time
 import warnings
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from commits import OffsetRanges
 from coopconsume.closing import Closing
+from coopconsume.decoding import Decoding
+from coopconsume.decoding.record_decoder import RecordDecoder
 from coopconsume.errors import (
     AlreadyClosed,
     BrokerUnreachable,
     DataLoss,
     InvalidOption,
+    NotDecodable,
     OutputNotWritten,
 )
 from coopconsume.errors.queue import NotHeld, QueueUnavailable
@@ -30,12 +33,21 @@ from coopconsume.queue.session import QueueSession
 from coopconsume.queue.settings import QueueReplica, QueueSettings
 from coopconsume.queue.source_log import NEW_AFTER
 from coopconsume.queue.source_look import SourceTopic
-from coopconsume.record import MAX_WAIT, Record, usable_seconds
-from coopconsume.worker.handler_answers import reason_of
+from coopconsume.record import (
+    MAX_WAIT,
+    KeyT_co,
+    Record,
+    Reject,
+    Retry,
+    ValueT_co,
+    usable_seconds,
+)
+from coopconsume.worker.handler_answers import error_text, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Mapping, Sequence
 
+    from coopconsume.decoding.declaration import Declared
     from coopconsume.queue.member import Granted, Settled
     from coopconsume.queue.rows import Offsets
     from coopconsume.queue.source_look import SourceLook
@@ -53,6 +65,9 @@ _ENDS_AGE = 0.2
 _OFFSETS_EVERY = 1.0
 _LAST_OFFSETS = 10.0
 _MOST_RECORDS = 100_000
+#: Seconds for which a record is released that does not decode and has no place for dead letters,
+#: and one whose decoder cannot work now.
+_UNDECODED, _AGAIN = 60.0, 1.0
 #: Milliseconds that a broker waits for records.
 _FETCH_WAIT_MS = 20
 
@@ -94,7 +109,9 @@ class QueueCommit:
 
 @dataclass(slots=True)
 class _Held:
+    #: As it is in Kafka, and as `poll` has returned it.
     record: Record
+    given: Record[Any, Any]
     #: When the hold ends, on the monotonic clock.
     until: float
     kind: AcknowledgeType | None = None
@@ -102,7 +119,7 @@ class _Held:
     reason: str = ""
 
 
-class QueueConsumer(Closing):
+class QueueConsumer(Closing, Generic[KeyT_co, ValueT_co]):
     """A consumer of a work queue: each record goes to one consumer at a time, in no order.
 
     A consumer acquires records for a time, works on them and acknowledges each one. A hold ends
@@ -129,6 +146,11 @@ class QueueConsumer(Closing):
         max_deliveries: After so many deliveries without ACCEPT a record becomes a dead letter; it
             needs ``deadLetter``. None: never.
         engine: Has no effect, and is deprecated: one client writes and reads all replicas.
+        value: What ``record.value`` is, declared as for `CooperativeConsumer.foreach`; None: bytes.
+            `poll` rejects a record that does not decode, with the reason, and does not return it.
+            Without ``deadLetter`` it is released for a minute; so is, for a second, a record whose
+            decoder cannot work now, as where a schema registry does not answer.
+        key: What ``record.key`` is, declared as for ``value``; None: bytes.
 
     Raises:
         InvalidOption, MissingOption, UnknownOption: The options are not valid.
@@ -143,12 +165,17 @@ class QueueConsumer(Closing):
         hold: float = 30.0,
         max_deliveries: int | None = None,
         engine: str | None = None,
+        value: Declared[ValueT_co] | None = None,
+        key: Declared[KeyT_co] | None = None,
     ) -> None:
         if engine is not None:
             warnings.warn("engine has no effect", DeprecationWarning, stacklevel=2)
         self._settings = QueueSettings.parse(
             options, topic, replicas, hold=hold, max_deliveries=max_deliveries
         )
+        decoding = Decoding(key, value)
+        decoding.check()
+        self._decoder = RecordDecoder(decoding) if decoding.declared else None
         self._session: QueueSession | None = None
         self._cluster: Cluster | None = None
         self._source: RecordReader | None = None
@@ -163,7 +190,7 @@ class QueueConsumer(Closing):
         self._topic: SourceTopic | None = None
         self._epochs: dict[int, int] = {}
         #: Records that were handed out of a log that was replaced, and not acknowledged since.
-        self._replaced: dict[tuple[int, int], Record] = {}
+        self._replaced: dict[tuple[int, int], Record[Any, Any]] = {}
         self._not_counted: list[tuple[int, int]] = []
         self._stable: dict[int, int] = {}
         self._stable_at = 0.0
@@ -178,7 +205,9 @@ class QueueConsumer(Closing):
             raise
         return self
 
-    def poll(self, max_records: int = 500, timeout: float = 1.0) -> list[Record]:
+    def poll(
+        self, max_records: int = 500, timeout: float = 1.0
+    ) -> list[Record[KeyT_co, ValueT_co]]:
         """Acquire free records, the oldest ones first. First it commits acknowledgements.
 
         The attempt of a record is its number of deliveries, as far as the replicas know it.
@@ -216,7 +245,9 @@ class QueueConsumer(Closing):
         self._away_since = math.inf
         return found
 
-    def _polled(self, session: QueueSession, limit: int, timeout: float) -> list[Record]:
+    def _polled(
+        self, session: QueueSession, limit: int, timeout: float
+    ) -> list[Record[KeyT_co, ValueT_co]]:
         deadline = time.monotonic() + timeout
         self.commit(_patience(timeout))
         while True:
@@ -228,7 +259,7 @@ class QueueConsumer(Closing):
 
     def acknowledge(
         self,
-        record: Record,
+        record: Record[Any, Any],
         kind: AcknowledgeType | str = ACCEPT,
         *,
         delay: float = 0.0,
@@ -424,7 +455,7 @@ class QueueConsumer(Closing):
         for partition in changed:
             self._stable.pop(partition, None)
         for place in [place for place in self._held if place[0] in changed]:
-            self._replaced[place] = self._held.pop(place).record
+            self._replaced[place] = self._held.pop(place).given
         if self._source is not None:  # it may have fetched records of the former logs
             self._source.close()
             self._source = None
@@ -459,7 +490,9 @@ class QueueConsumer(Closing):
         )  # fmt: skip
         self._session.tombstone({partition: lost})
 
-    def _acquired(self, session: QueueSession, limit: int, patience: float) -> list[Record]:
+    def _acquired(
+        self, session: QueueSession, limit: int, patience: float
+    ) -> list[Record[KeyT_co, ValueT_co]]:
         self._refresh(patience)
         granted = session.acquire(limit, self._ends, patience)
         if granted is None or not granted.offsets:
@@ -471,8 +504,39 @@ class QueueConsumer(Closing):
             session.settle("release", granted.offsets, is_delivered=False)
             raise
         for record in records:
-            self._held[record.partition, record.offset] = _Held(record, granted.until)
-        return self._without_exhausted(records)
+            self._held[record.partition, record.offset] = _Held(record, record, granted.until)
+        return self._decoded(self._without_exhausted(records))
+
+    def _decoded(self, records: list[Record]) -> list[Record[Any, Any]]:
+        """Decode records as declared; acknowledge those that do not decode."""
+        decoder = self._decoder
+        if decoder is None:
+            return list[Record[Any, Any]](records)
+        found = []
+        for record in records:
+            try:
+                given = decoder.decoded(record)
+            except Exception as error:  # noqa: BLE001 - a function of the user may raise any
+                self._acknowledge_undecoded(record, error)
+                continue
+            self._held[record.partition, record.offset].given = given
+            found.append(given)
+        return found
+
+    def _acknowledge_undecoded(self, record: Record, error: Exception) -> None:
+        """Reject a record that does not decode; release it if that is not its own fault."""
+        reason = error_text(error)
+        if isinstance(error, NotDecodable | Reject) and self._letters is not None:
+            self.acknowledge(record, REJECT, reason=reason)
+            return
+        delay = _UNDECODED if isinstance(error, NotDecodable | Reject) else _AGAIN
+        if isinstance(error, Retry) and error.after is not None:
+            delay = error.after
+        self.acknowledge(record, RELEASE, delay=delay)
+        log.warning(
+            "%s-%d@%d is released for %g s: %s",
+            record.topic, record.partition, record.offset, delay, reason,
+        )  # fmt: skip
 
     def _read(self, session: QueueSession, granted: Granted, patience: float) -> list[Record]:
         """Read granted records; withdraw from those that do not come in time to be worked on."""

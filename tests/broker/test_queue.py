@@ -177,6 +177,41 @@ def test_consumers_share_records_and_acknowledge_each(
     assert "yes" in commanded(kafka, "audit", *place)[1]
 
 
+def test_typed_records_of_a_queue(kafka: LocalKafka, topic: TopicFactory, produce: Produce) -> None:
+    """What does not decode is rejected with its bytes; a record is acknowledged as it was given."""
+    name, letters = topic(1), topic(1)
+    produce(name, [(b"k", b"1"), (b"k", b"x"), (b"k", b"3")])
+    options = options_of(kafka, f"{name}-group", deadLetter=f"kafka:{letters}")
+    with QueueConsumer(options, name, value=lambda data: [int(data)], key="text") as queue:
+        records = polled(queue, 2)
+        assert [(r.offset, r.key, r.value) for r in records] == [(0, "k", [1]), (2, "k", [3])]
+        for record in records:
+            queue.acknowledge(record)
+        queue.commit()
+        assert queue.stable_offsets() == {0: 3}
+    assert _last_value(kafka, letters) == b"x"
+
+
+def test_a_queue_without_dead_letters_releases_what_does_not_decode(
+    kafka: LocalKafka, topic: TopicFactory, produce: Produce, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It holds up no other record, and comes again once a consumer can decode it."""
+    name = topic(1)
+    produce(name, [(b"k", b"x"), (b"k", b"2")])
+    options = options_of(kafka, f"{name}-group")
+
+    def decode(data: bytes) -> int:
+        if data == b"x":
+            raise ConnectionRefusedError("registry")
+        return int(data)
+
+    with QueueConsumer(options, name, value=decode) as queue:
+        assert [record.value for record in polled(queue, 1)] == [2]
+    assert f"{name}-0@0 is released for 1 s: ConnectionRefusedError: registry" in caplog.text
+    with QueueConsumer(options, name, value="text") as queue:
+        assert {record.value for record in polled(queue, 2)} == {"x", "2"}
+
+
 def test_an_old_record_far_below_the_others_holds_up_nobody(
     kafka: LocalKafka, topic: TopicFactory, produce: Produce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
