@@ -114,6 +114,7 @@ def prepared(handler, rows, work=None, concurrency=1, ordering="key", **more):
         channel=more.pop("channel", None),
         has_ordering_keys=more.pop("has_ordering_keys", False),
         filters=more.get("filtered") is not None, decoding=more.pop("decoding", None),
+        state=more.pop("state", None),
     )  # fmt: skip
     columns = [
         [r[0] for r in rows], [r[1] for r in rows],
