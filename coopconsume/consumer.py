@@ -819,6 +819,8 @@ class CooperativeConsumer(Closing):
         output: str | Callable[[DataFrame, str], object] | None = None,
         output_schema: Any = None,
         output_mode: OutputMode = "append",
+        value: Declared[Any] | None = None,
+        key: Declared[Any] | None = None,
     ) -> CooperativeForeach:
         """Call a handler with many records at once, in their order, and settle each by itself.
 
@@ -842,6 +844,10 @@ class CooperativeConsumer(Closing):
             output: As in `foreach`.
             output_schema: As in `foreach`.
             output_mode: As in `foreach`.
+            value: As in `foreach`. A class has a column for each field instead of the column
+                ``value``, as ``value.amount``. ``"text"`` is a column of text. In pandas frames,
+                all else is a column of objects; Arrow frames have no such columns.
+            key: As for ``value``.
 
         Raises:
             HandlerNotUsable: The handler cannot be found, called with one argument, or pickled.
@@ -854,8 +860,9 @@ class CooperativeConsumer(Closing):
         if format not in ("arrow", "pandas"):
             raise InvalidOption("format", repr(format), "give arrow or pandas")
         settings = HandlerSettings(
-            1, ordering, retry, dead_letter, on_dead, output, output_schema, output_mode
-        )
+            1, ordering, retry, dead_letter, on_dead, output, output_schema, output_mode,
+            value, key,
+        )  # fmt: skip
         return CooperativeForeach(self, FrameHandler(handler, max_records, format), settings)
 
     def in_use(self) -> AbstractContextManager[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from coopconsume.decoding.declaration import FieldDecoder, decoder_of
 from coopconsume.decoding.failures import refusal
@@ -19,10 +19,22 @@ if TYPE_CHECKING:
 
     Field = Callable[[bytes | None, str, Headers], Any]
 
+T = TypeVar("T")
+
 #: Decoders that a worker process keeps: to make one takes long, and clients keep connections.
 _MOST: Final = 16
-_kept: OrderedDict[str, RecordDecoder] = OrderedDict()
+_kept: OrderedDict[tuple[str, str], Any] = OrderedDict()
 _make = tuple.__new__
+
+
+def kept(name: tuple[str, str], make: Callable[[], T]) -> T:
+    """Returns what this process keeps by a name; makes it first if it is not there."""
+    found: T | None = _kept.get(name)
+    if found is None:
+        found = _kept[name] = make()
+        if len(_kept) > _MOST:
+            _kept.popitem(last=False)
+    return found
 
 
 def record_decoder(decoding: Decoding) -> RecordDecoder:
@@ -31,19 +43,11 @@ def record_decoder(decoding: Decoding) -> RecordDecoder:
     Raises:
         InvalidOption: The declaration cannot be used here.
     """
-    found = _kept.get(decoding.id)
-    if found is None:
-        found = _kept[decoding.id] = RecordDecoder(decoding)
-        if len(_kept) > _MOST:
-            _kept.popitem(last=False)
-    return found
+    return kept((decoding.id, ""), lambda: RecordDecoder(decoding))
 
 
 class RecordDecoder:
     """Decodes keys and values.
-
-    Attributes:
-        fields: The decoders of what is declared, by ``key`` and ``value``.
 
     Args:
         decoding: The declarations.
@@ -53,18 +57,10 @@ class RecordDecoder:
     """
 
     def __init__(self, decoding: Decoding) -> None:
-        self.fields = {name: decoder_of(name, given) for name, given in decoding.declared.items()}
-        self._of = {name: _of_field(name, field) for name, field in self.fields.items()}
-
-    def field(self, name: str) -> Field:
-        """Returns the function that decodes the key or the value, null included.
-
-        It raises `NotDecodable`, or what `refusal` says.
-
-        Args:
-            name: ``key`` or ``value``.
-        """
-        return self._of[name]
+        self._of = {
+            name: field_of(name, decoder_of(name, given))
+            for name, given in decoding.declared.items()
+        }
 
     def decoded(self, record: Record) -> Record[Any, Any]:
         """Returns a record with its key and value decoded as they are declared.
@@ -108,7 +104,15 @@ class RecordDecoder:
         return call
 
 
-def _of_field(name: str, field: FieldDecoder) -> Field:
+def field_of(name: str, field: FieldDecoder) -> Field:
+    """Returns the function that decodes keys or values, null included.
+
+    It raises `NotDecodable`, or what `refusal` says.
+
+    Args:
+        name: ``key`` or ``value``.
+        field: Its decoder.
+    """
     decode, null, _, shown = field
 
     def of(data: bytes | None, topic: str, headers: Headers) -> Any:

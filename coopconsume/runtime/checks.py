@@ -6,6 +6,7 @@ from inspect import isasyncgenfunction, signature
 from typing import TYPE_CHECKING, Any
 
 from commits.table import is_named
+from coopconsume.decoding.columns import FrameDecoder
 from coopconsume.errors import HandlerNotUsable, InvalidOption
 from coopconsume.runtime.dispatch.batch import rates_of
 from coopconsume.runtime.pickling import unpicklable_part
@@ -82,20 +83,27 @@ def check_settings(options: Options, handler: Any, settings: HandlerSettings) ->
     if policy.undecodable == "park" and dead_letter is None:
         remedy = "give dead_letter=… (--dead-letter), too"
         raise InvalidOption("undecodable", "park without dead_letter", remedy)
-    check_decoding(settings.decoding)
+    check_decoding(settings.decoding, handler)
 
 
-def check_decoding(decoding: Decoding | None) -> None:
+def check_decoding(decoding: Decoding | None, handler: Any = None) -> None:
     """Finds out now, not in a task, whether workers will be able to decode keys and values.
 
+    Args:
+        decoding: The declarations; None: there are none.
+        handler: The handler, or its name; a frame handler gets columns.
+
     Raises:
-        InvalidOption: A declaration is unknown, lacks a package or cannot be pickled.
+        InvalidOption: A declaration is unknown, lacks a package, cannot be pickled, or has no
+            columns.
     """
     from pyspark import cloudpickle
 
     if decoding is None:
         return
     decoding.check()
+    if isinstance(handler, FrameHandler):
+        FrameDecoder(decoding, handler.format, connects=False)
     for name, given in decoding.declared.items():
         try:
             cloudpickle.dumps(given)

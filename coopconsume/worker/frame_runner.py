@@ -23,6 +23,7 @@ from coopconsume.worker.input_rows import InputRow, headers_of, rows_of
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Iterator, Sequence
 
+    from coopconsume.decoding.columns import FrameDecoder
     from coopconsume.worker.outcome import TaskOutcome
     from coopconsume.worker.time_box import TimeBox
 
@@ -37,11 +38,13 @@ class FrameHandler:
         function: The function, or its name as ``module:function``.
         max_records: The largest number of records in a frame.
         format: ``arrow`` for a `pyarrow.RecordBatch`, ``pandas`` for a DataFrame.
+        decoder: Decodes keys and values to columns; None: they are bytes.
     """
 
     function: Any
     max_records: int
     format: Format = "arrow"
+    decoder: FrameDecoder | None = None
 
     def __call__(self, frame: Any) -> Any:
         """Calls the function."""
@@ -115,7 +118,12 @@ class FrameRunner:
         outcome.report.stats.handled += batch.num_rows
         offsets = batch.column(1)
         self._time_box.enter_all([(part, offset) for offset in offsets.to_pylist()])
-        frame, start = self._frame(part, batch), time.monotonic()
+        decoded: dict[str, Any] = {}
+        if self._handler.decoder is not None:
+            batch, decoded = self._decoded(self._handler.decoder, part, batch)
+            if not batch.num_rows:
+                return
+        frame, start = self._frame(part, batch, decoded), time.monotonic()
         answers = self._call(frame, batch.num_rows)
         took = time.monotonic() - start
         self._time_box.journal.leave_all()
@@ -128,6 +136,41 @@ class FrameRunner:
             else:
                 self._settle(part, batch, answers)
             self._running = None
+
+    def _decoded(
+        self, decoder: FrameDecoder, part: int, batch: pa.RecordBatch
+    ) -> tuple[pa.RecordBatch, dict[str, Any]]:
+        """Returns the rows of a frame that decode, and their columns; settles all other rows."""
+        outcome = self._outcome
+        topic, _ = outcome.spec.partitions[part]
+        keys, values = (batch.column(n).to_pylist() for n in (3, 4))
+        headers = map(outcome.headers, repeat(part), batch.column(1).to_pylist(), headers_of(batch))
+        with _time_limit(outcome.policy.timeout, self._time_box):
+            found = decoder.rows(keys, values, topic, headers)
+        keep = []
+        with outcome.lock:
+            for row, cells in zip(rows_of(batch), found, strict=True):
+                keep.append(not isinstance(cells, Exception) and not outcome.is_behind(row))
+                if keep[-1]:
+                    continue
+                if outcome.is_behind(row):
+                    outcome.block(row)
+                    continue
+                self._settled += 1
+                outcome.number = self._settled
+                record = self._record(row, outcome.attempt(part, row.offset))
+                if outcome.settle(row, record, cells):
+                    outcome.add_done(part, [row.offset], [row.timestamp])
+            batch = batch.filter(pa.array(keep, pa.bool_()))
+            self._running = batch if batch.num_rows else None
+            outcome.ended = outcome.report.stats.handled - batch.num_rows
+        self._time_box.journal.leave_all()
+        self._time_box.enter_all([(part, offset) for offset in batch.column(1).to_pylist()])
+        kept: list[Any] = [cells for cells, is_kept in zip(found, keep, strict=True) if is_kept]
+        columns = {
+            name: decoder.columns(name, [row[name] for row in kept]) for name in decoder.names
+        }
+        return batch, columns
 
     def _at_work(self) -> list[tuple[int, int, int]]:
         batch = self._running
@@ -159,7 +202,7 @@ class FrameRunner:
             keep.append(False)
         return batch.filter(pa.array(keep, pa.bool_()))
 
-    def _frame(self, part: int, batch: pa.RecordBatch) -> Any:
+    def _frame(self, part: int, batch: pa.RecordBatch, decoded: dict[str, Any]) -> Any:
         outcome, count = self._outcome, batch.num_rows
         topic, number = outcome.spec.partitions[part]
         tried = outcome.work[part].attempts
@@ -172,15 +215,22 @@ class FrameRunner:
             "topic": pa.repeat(pa.scalar(topic, pa.string()), count),
             "partition": pa.repeat(pa.scalar(number, pa.int32()), count),
             "offset": batch.column(1),
-            "key": batch.column(3),
-            "value": batch.column(4),
+            **decoded.get("key", {"key": batch.column(3)}),
+            **decoded.get("value", {"value": batch.column(4)}),
             "timestamp": batch.column(5).cast(pa.timestamp("ms", "UTC")),
             "attempt": attempts,
         }
         if outcome.spec.headers:
             columns["headers"] = self._headers(part, batch)
-        frame = pa.RecordBatch.from_pydict(columns)
-        return frame.to_pandas() if self._handler.format == "pandas" else frame
+        if self._handler.format == "arrow":
+            return pa.RecordBatch.from_pydict(columns)
+        objects = {name: column for name, column in columns.items() if isinstance(column, list)}
+        # In their places, as a column of Arrow cannot hold them.
+        columns |= dict.fromkeys(objects, pa.nulls(count))
+        frame = pa.RecordBatch.from_pydict(columns).to_pandas()
+        for name, values in objects.items():
+            frame[name] = _of_objects(values)
+        return frame
 
     def _headers(self, part: int, batch: pa.RecordBatch) -> pa.Array:
         """The column of headers, with those that handlers have added."""
@@ -254,6 +304,13 @@ async def _in_time(coroutine: Coroutine[Any, Any, Any], seconds: float | None) -
         return await asyncio.wait_for(caught(), seconds)
     except TimeoutError:
         raise TimeoutError(f"the handler took longer than {seconds:g} s") from None
+
+
+def _of_objects(values: list[Any]) -> Any:
+    """Returns a column of pandas with objects as they are."""
+    import pandas as pd
+
+    return pd.Series(values, dtype=object)
 
 
 def _taken_of(outcome: TaskOutcome, answer: Any) -> Any:

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from commits.model import TopicPartition
+    from coopconsume.decoding import Decoding
     from coopconsume.record import RetryPolicy
     from coopconsume.state.slot_state import SlotState
     from coopconsume.worker.channel.client import SlotChannel
@@ -244,9 +245,7 @@ class SlotRunner:
             if has_life(handler):
                 handler = self._opened(handler, slot)
             if spec.decoding is not None:
-                from coopconsume.decoding.record_decoder import record_decoder
-
-                handler = record_decoder(spec.decoding).wrapped(handler)
+                handler = _typed(handler, spec.decoding)
             if spec.state is not None:
                 from coopconsume.state.slot_state import SlotState
 
@@ -392,6 +391,16 @@ def _exit(error: str, status: int) -> NoReturn:
             handlers.close_all(RuntimeError(error))
     finally:
         os._exit(status)
+
+
+def _typed(handler: Handler, decoding: Decoding) -> Handler:
+    """Returns a handler that gets decoded keys and values."""
+    from coopconsume.decoding.columns import frame_decoder
+    from coopconsume.decoding.record_decoder import record_decoder
+
+    if isinstance(handler, FrameHandler):
+        return replace(handler, decoder=frame_decoder(decoding, handler.format))
+    return record_decoder(decoding).wrapped(handler)
 
 
 def _end_channel(channel: SlotChannel | None, outcome: TaskOutcome) -> list[SlotReport]:

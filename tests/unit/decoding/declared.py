@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 import pydantic
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from coopconsume.decoding import DecoderFactory
 
@@ -64,4 +65,17 @@ async def later(data):
     """A coroutine function of bytes."""
 
 
+def _message():
+    """A class as protoc makes it of a file with one message."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name="payment.proto", package="tests", syntax="proto3"
+    )
+    field = file.message_type.add(name="Payment").field.add(name="amount", number=1)
+    field.type, field.label = field.TYPE_INT64, field.LABEL_OPTIONAL
+    found = descriptor_pool.Default().AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(found.message_types_by_name["Payment"])
+
+
+Payment = _message()
+Payment.__module__ = __name__
 FACTORY = DecoderFactory(lambda: number)
