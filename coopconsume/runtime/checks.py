@@ -90,7 +90,7 @@ def check_decoding(decoding: Decoding | None, handler: Any = None) -> None:
     """Finds out now, not in a task, whether workers will be able to decode keys and values.
 
     Args:
-        decoding: The declarations; None: there are none.
+        decoding: The declarations; None: handlers get bytes.
         handler: The handler, or its name; a frame handler gets columns.
 
     Raises:

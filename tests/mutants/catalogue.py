@@ -10,6 +10,7 @@ from tests.mutants.commits import ANSWERS, COMMITS, SNAPSHOTS
 from tests.mutants.continuing import CONTINUING
 from tests.mutants.cooperative import COOPERATIVE_JOBS
 from tests.mutants.decisions import DECISIONS
+from tests.mutants.decoding import DECODING
 from tests.mutants.demo import DEMO
 from tests.mutants.fail_stop import FAIL_STOP
 from tests.mutants.fenced import FENCED, OWNERS
@@ -73,6 +74,7 @@ GROUPS = [
     TABLE_PLACES,
     UI,
     VALUES,
+    DECODING,
     WORKERS,
     OPTIONS,
 ]

@@ -187,7 +187,7 @@ def test_a_row_behind_one_that_waits_is_not_handled(undecodable):
     assert len(report.dead) == (undecodable == "park")
 
 
-def test_a_frame_of_which_nothing_decodes_calls_no_handler():
+def test_a_frame_without_a_row_that_decodes_calls_no_handler():
     """All rows are settled, and the next frame comes."""
     frames = []
     values = [b"?", b"?", *VALUES[2:]]

@@ -1,0 +1,64 @@
+"""Mutants of the decoding of keys and values."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_RECORDS = "tests/unit/worker/test_typed_records.py::"
+_FRAMES = "tests/unit/worker/test_typed_frames.py::"
+_ANSWERS = "coopconsume/worker/handler_answers.py"
+
+DECODING = [
+    Mutant(
+        "undecodable-tried-again",
+        "A record that does not decode is a dead letter at once.",
+        _ANSWERS,
+        'gives_up = gives_up or (is_bad and policy.undecodable != "retry")',
+        "gives_up = bool(gives_up)",
+        (_RECORDS + "test_what_does_not_decode_is_a_dead_letter_at_once",),
+    ),
+    Mutant(
+        "undecodable-not-parked",
+        "The key of a record that does not decode waits if the policy says so.",
+        "coopconsume/worker/outcome.py",
+        "parks = self.spec.park or verdict.is_parked",
+        "parks = self.spec.park",
+        (_RECORDS + "test_what_does_not_decode_is_parked_if_the_policy_says_so",),
+    ),
+    Mutant(
+        "undecodable-opens-the-breaker",
+        "What does not decode says nothing of a service.",
+        _ANSWERS,
+        "is_retry or is_reject or is_bad",
+        "is_retry or is_reject",
+        (_RECORDS + "test_what_does_not_decode_does_not_open_the_circuit_breaker",),
+    ),
+    Mutant(
+        "dead-letters-of-an-outage",
+        "A connection that breaks makes no dead letters.",
+        "coopconsume/decoding/failures.py",
+        " or _is_outside(error):",
+        ":",
+        (
+            _RECORDS + "test_a_connection_that_breaks_makes_no_dead_letters",
+            "tests/unit/decoding/test_schema_registry.py"
+            "::test_a_registry_that_does_not_answer_makes_no_dead_letters",
+        ),
+    ),
+    Mutant(
+        "frame-passes-a-row-that-waits",
+        "A row behind one of its key that does not decode and waits is not handled.",
+        "coopconsume/worker/frame_runner.py",
+        "not isinstance(cells, Exception) and not outcome.is_behind(row)",
+        "not isinstance(cells, Exception)",
+        (_FRAMES + "test_a_row_behind_one_that_waits_is_not_handled",),
+    ),
+    Mutant(
+        "decoder-made-for-each-batch",
+        "A process makes the decoder of a job once.",
+        "coopconsume/decoding/record_decoder.py",
+        "found: T | None = _kept.get(name)",
+        "found: T | None = None",
+        ("tests/unit/decoding/test_schema_registry.py::test_a_process_reads_a_schema_once",),
+    ),
+]
