@@ -274,7 +274,7 @@ class CooperativeForeach:
         self._job_spec = JobSpec(
             handler, settings.concurrency, settings.ordering, settings.policy,
             dead_letters, settings.on_dead == "park", outputs, state=state,
-            decoding=settings.decoding,
+            decoding=settings.decoding, park_undecodable=settings.policy.undecodable == "park",
         )  # fmt: skip
         self._name: str | None = None
         self._listeners: list[QueryListener] = []

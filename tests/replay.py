@@ -205,7 +205,9 @@ class Replay:
         assert not spec["state"], "runs with state are not replayed"
         job_spec = JobSpec(handler=print, policy=policy, **sinks, **{
             name: spec[name]
-            for name in ("concurrency", "ordering", "park", "interval", "available_now")
+            for name in (
+                "concurrency", "ordering", "park", "park_undecodable", "interval", "available_now",
+            )
         })  # fmt: skip
         membership: Any = SimpleNamespace(
             options=options, may_work_for=lambda *_: self._withheld != [True],

@@ -68,6 +68,8 @@ class JobSpec:
         real_time: Seconds of a real-time run; None: there are batches alone.
         query: The query that runs it.
         decoding: How keys and values are decoded for the handler; None: it gets bytes.
+        park_undecodable: Whether a record that does not decode holds its key back, whatever holds
+            for others.
     """
 
     handler: Any
@@ -83,11 +85,12 @@ class JobSpec:
     real_time: float | None = None
     query: QueryIds = field(default_factory=QueryIds)
     decoding: Decoding | None = None
+    park_undecodable: bool = False
 
     @property
     def may_park(self) -> bool:
         """Whether a record may hold its key back until somebody decides."""
-        return self.park or (self.policy.undecodable == "park" and self.decoding is not None)
+        return self.park or self.park_undecodable
 
     def needs_headers(self, options: Options) -> bool:
         """Whether record headers are read.

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from assignors import KeyRange, Share
 from commits import OffsetRanges
+from coopconsume.decoding import Decoding
 from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.runtime.events import JobEvent, Reply
 from coopconsume.worker.report import unpack_offsets
@@ -209,11 +210,13 @@ def plain(value: Any, name: str = "") -> Any:  # noqa: C901, PLR0912 - one match
             found = _assignment(value)
         case KeyRange() | Share():
             found = {field: plain(one, field) for field, one in value._asdict().items()}
+        case Decoding():
+            found = list(value.declared)
         case Mapping():
             found = {_key(key): plain(one, name) for key, one in value.items()}
         case Sequence() | set() | frozenset():
             found = [plain(one, name) for one in value]
-        case _ if is_dataclass(value):
+        case _ if is_dataclass(value) and not isinstance(value, type):
             found = _fields(value)
         case _:
             found = type(value).__name__

@@ -150,17 +150,12 @@ class FrameRunner:
         keep = []
         with outcome.lock:
             for row, cells in zip(rows_of(batch), found, strict=True):
-                keep.append(not isinstance(cells, Exception) and not outcome.is_behind(row))
-                if keep[-1]:
-                    continue
-                if outcome.is_behind(row):
+                is_blocked = outcome.is_behind(row)
+                keep.append(not (is_blocked or isinstance(cells, Exception)))
+                if is_blocked:
                     outcome.block(row)
-                    continue
-                self._settled += 1
-                outcome.number = self._settled
-                record = self._record(row, outcome.attempt(part, row.offset))
-                if outcome.settle(row, record, cells):
-                    outcome.add_done(part, [row.offset], [row.timestamp])
+                elif isinstance(cells, Exception):
+                    self._settle_undecoded(part, row, cells)
             batch = batch.filter(pa.array(keep, pa.bool_()))
             self._running = batch if batch.num_rows else None
             outcome.ended = outcome.report.stats.handled - batch.num_rows
@@ -171,6 +166,14 @@ class FrameRunner:
             name: decoder.columns(name, [row[name] for row in kept]) for name in decoder.names
         }
         return batch, columns
+
+    def _settle_undecoded(self, part: int, row: InputRow, error: Exception) -> None:
+        outcome = self._outcome
+        self._settled += 1
+        outcome.number = self._settled
+        record = self._record(row, outcome.attempt(part, row.offset))
+        if outcome.settle(row, record, error):
+            outcome.add_done(part, [row.offset], [row.timestamp])
 
     def _at_work(self) -> list[tuple[int, int, int]]:
         batch = self._running

@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 _RECORDS = "tests/unit/worker/test_typed_records.py::"
 _FRAMES = "tests/unit/worker/test_typed_frames.py::"
+_REGISTRY = "tests/unit/decoding/test_schema_registry.py::"
 _ANSWERS = "coopconsume/worker/handler_answers.py"
 
 DECODING = [
@@ -41,16 +42,15 @@ DECODING = [
         ":",
         (
             _RECORDS + "test_a_connection_that_breaks_makes_no_dead_letters",
-            "tests/unit/decoding/test_schema_registry.py"
-            "::test_a_registry_that_does_not_answer_makes_no_dead_letters",
+            _REGISTRY + "test_a_registry_that_does_not_answer_makes_no_dead_letters",
         ),
     ),
     Mutant(
         "frame-passes-a-row-that-waits",
         "A row behind one of its key that does not decode and waits is not handled.",
         "coopconsume/worker/frame_runner.py",
-        "not isinstance(cells, Exception) and not outcome.is_behind(row)",
-        "not isinstance(cells, Exception)",
+        "is_blocked = outcome.is_behind(row)",
+        "is_blocked = False",
         (_FRAMES + "test_a_row_behind_one_that_waits_is_not_handled",),
     ),
     Mutant(
@@ -59,6 +59,6 @@ DECODING = [
         "coopconsume/decoding/record_decoder.py",
         "found: T | None = _kept.get(name)",
         "found: T | None = None",
-        ("tests/unit/decoding/test_schema_registry.py::test_a_process_reads_a_schema_once",),
+        (_REGISTRY + "test_a_process_reads_a_schema_once",),
     ),
 ]

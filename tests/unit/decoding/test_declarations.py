@@ -8,11 +8,12 @@ import threading
 
 import pytest
 
-from coopconsume.decoding import DecoderFactory, Decoding
+from coopconsume.decoding import DecoderFactory, Decoding, SchemaRegistryDecoder
 from coopconsume.decoding.record_decoder import record_decoder
 from coopconsume.errors import InvalidOption, NotDecodable
 from coopconsume.record import Record, Reject, Retry
 from coopconsume.runtime.checks import check_decoding
+from coopconsume.runtime.trace import plain
 from tests.unit.decoding import declared
 from tests.unit.decoding.declared import Line, Model, Order, Page, PydanticOrder, Struct, number
 
@@ -220,3 +221,11 @@ def test_packages_are_loaded_only_where_they_are_declared():
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(found.stdout.split())
     assert not loaded & {"pydantic", "msgspec", "confluent_kafka", "kafka", "pyspark"}
+
+
+@pytest.mark.parametrize("given", [Order, Struct, Model, Order | None, "json", number])
+def test_a_trace_names_what_is_declared_and_nothing_else(given):
+    """Neither types nor settings, as these may be secret."""
+    assert plain(Decoding(value=given)) == ["value"]
+    secret = SchemaRegistryDecoder("avro", {"url": "http://r", "basic.auth.user.info": "me:4711"})
+    assert plain(Decoding(key=secret, value=given)) == ["key", "value"]
