@@ -116,7 +116,7 @@ class _FieldColumns:
         elif one is not None and _names_of(one):
             self._attributes = _names_of(one)
             try:
-                hints = get_type_hints(one)
+                hints = _hints_of(one)
                 self._types = [_type_of(hints[field], field) for field in self._attributes]
             except Exception as error:  # noqa: BLE001 - a name in an annotation may raise any
                 why = str(error)
@@ -181,6 +181,14 @@ def _names_of(kind: Any) -> tuple[str, ...]:
     return ()
 
 
+def _hints_of(kind: Any) -> Mapping[str, Any]:
+    """Returns the types of the fields of a class."""
+    fields = getattr(kind, "__pydantic_fields__", None)
+    if fields is not None:
+        return {name: field.annotation for name, field in fields.items()}
+    return get_type_hints(kind)
+
+
 def _type_of(hint: Any, path: str) -> pa.DataType:
     """Returns the Arrow type of a field.
 
@@ -193,7 +201,7 @@ def _type_of(hint: Any, path: str) -> pa.DataType:
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return _type_of_values([one.value for one in hint], path)
     if names := _names_of(hint):
-        hints = get_type_hints(hint)
+        hints = _hints_of(hint)
         return pa.struct([(name, _type_of(hints[name], f"{path}.{name}")) for name in names])
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Literal:

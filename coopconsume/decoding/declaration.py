@@ -13,6 +13,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from coopconsume.decoding.registry import SchemaRegistryDecoder, with_context
+from coopconsume.decoding.shipping import make_ready
 from coopconsume.errors import InvalidOption
 from coopconsume.record import Headers
 from coopconsume.values.callables import NameNotFound, is_async, object_named
@@ -100,7 +101,8 @@ def decoder_of(name: str, given: Any, *, connects: bool = True) -> FieldDecoder:
     Args:
         name: ``key`` or ``value``.
         given: The declaration.
-        connects: Whether clients of registries, and what factories make, are made.
+        connects: Whether clients of registries, and what factories make, are made. Without it the
+            declaration is only checked, and made ready to be pickled.
 
     Raises:
         InvalidOption: The declaration is unknown, or cannot be used here.
@@ -149,7 +151,7 @@ def _decoder_of(name: str, given: Any, label: str, *, connects: bool) -> FieldDe
         made = _made(name, given, label) if connects else _of_bytes(bytes)
         return FieldDecoder(made, "decoded", None, label)
     if isinstance(given, type) or get_origin(given) is not None:
-        return _of_type(name, given, label)
+        return _of_type(name, given, label, connects=connects)
     if not callable(given) or is_async(given):
         raise InvalidOption(name, label, _GIVE)
     _check_call(name, given, label, b"")
@@ -188,7 +190,7 @@ def _of_function(name: str, function: Any) -> Decode:
     return _of_bytes(function)
 
 
-def _of_type(name: str, given: Any, label: str) -> FieldDecoder:
+def _of_type(name: str, given: Any, label: str, *, connects: bool) -> FieldDecoder:
     """Returns the decoder of a class, or of one of several classes, from JSON."""
     members = get_args(given) if get_origin(given) in (Union, UnionType) else (given,)
     # Of a generic class, such as Page[Order], the class.
@@ -201,6 +203,8 @@ def _of_type(name: str, given: Any, label: str) -> FieldDecoder:
         raise
     except Exception as error:
         raise InvalidOption(name, label, f"{type(error).__name__}: {error}") from error
+    if not connects:
+        make_ready(name, label, given)
     null: Null = "none" if NoneType in members else "refused"
     return FieldDecoder(_of_bytes(decode), null, given, label)
 
