@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 _COPIED = (
-    "assignors", "commits", "coopconsume", "pyspark_coopconsume", "docs", "notebooks", "tests",
+    "assignors", "commits", "coopconsume", "docs", "notebooks", "tests",
     "pyproject.toml",
 )  # fmt: skip
 #: Seconds for the tests of one mutant; without a broker or Spark, and with them.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from coopconsume.admin.tables import Table, counted, one_line
+from coopconsume.admin.tables import Table
+from coopconsume.texts import counted, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -175,11 +175,12 @@ def test_a_meter_counts_from_event_to_event():
     """An event does not repeat what the last one reported; arrivals are the growth of the ends."""
     meter = run([])
     later = partition()
-    later.end = 60
-    later.max_outputs_waiting = 5
+    later.ledger.end = 60
+    later.ledger.max_outputs_waiting = 5
     meter.progressed(1, (0.0, 0.0), [later])
     event = meter.recent[-1]
-    assert event["outputsWaiting"] == len(later.done) > meter.recent[0]["outputsWaiting"] == 0
+    waiting = len(later.ledger.done)
+    assert event["outputsWaiting"] == waiting > meter.recent[0]["outputsWaiting"] == 0
     assert (event["numInputRows"], event["numDeadLetters"]) == (0, 0)
     assert event["startLatency"]["count"] == event["commitLatency"]["count"] == 0
     assert event["totals"]["done"] == 3
