@@ -182,13 +182,15 @@ def _table_at(path: str) -> DeltaTable | None:
 
 def _add_columns(path: str) -> None:
     """Adds the columns to a table of marks that an earlier version has made."""
-    from deltalake import Field
+    from deltalake import write_deltalake
 
     table = _table_at(path)
-    known = set() if table is None else {field.name for field in table.schema().fields}
-    missing = [Field(name, "string") for name in _WHO if name not in known]  # type: ignore[arg-type]
+    known = set(_WHO) if table is None else {field.name for field in table.schema().fields}
+    missing = [name for name in _WHO if name not in known]
     if table is not None and missing:
-        table.alter.add_columns(missing)
+        # Not `alter`: no other thread runs while that waits for an object store.
+        none = pa.table({name: pa.array([], pa.string()) for name in missing})
+        write_deltalake(table, none, mode="append", schema_mode="merge")
 
 
 def _mark(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -141,6 +141,7 @@ class SlotWork:
             return
         if report.position is not None:
             self._ledger.wake()
+            self._ledger.end = max(self._ledger.end, report.position)
         holes = self._supply.has_read(cursor, report)
         if holes and cursor.has(0):
             self.amend(holes)

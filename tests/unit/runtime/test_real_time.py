@@ -489,7 +489,7 @@ def test_the_slot_with_hash_0_reports_holes_until_it_ends_or_gives_it_up():
     gone.leave([KeyRange(0, 0)])
     gone.has_left(0.0)
     assert gone.real_time_from is None
-    gone.progressed(0, replace(read(2, position=7), holes=[(0, 1)]), 0.0)
-    assert not gone.holes_to_commit, "their next owner finds them"
+    gone.slots.progressed(0, replace(read(2, position=7), holes=[(0, 1)]), 0.0)
+    assert not gone.ledger.holes_to_commit, "their next owner finds them"
     gone.leave([KeyRange(1, 10)])
     assert finders_of_holes([gone], (0, 1)) == {}
