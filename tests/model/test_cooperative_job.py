@@ -13,7 +13,7 @@ from commits import AcquireRequest, OffsetRanges, Wanted
 from coopconsume.group.owned import EpochGrant
 from coopconsume.record import Reject, RetryPolicy
 from coopconsume.runtime import trace
-from coopconsume.runtime.decisions import Decision, decide, decided
+from coopconsume.runtime.decisions import Decision, decide, decided, record_decisions
 from coopconsume.runtime.plan.chunk_sizes import ChunkSizes
 from tests.model.job_world import TP, Calls, until
 from tests.replay import runs
@@ -345,3 +345,35 @@ def test_parked_records_hold_back_no_other_and_wait_for_a_decision(world):
     assert not store.pending("g").get(TP)
     there.until(lambda: not decided(store, "g", ["t"]))
     assert sorted(letters.offsets) == sorted(parked)
+
+
+def test_failed_chunks_are_decided_on_while_members_work(world):
+    """A decision ends the back-off of an hour, whichever member acquires the record."""
+    retried, skipped, parked = 3, 44, 90
+    there = world(maxOffsetsPerTrigger=20)
+    members = there.cooperate("a", "b")
+    calls, letters = Calls(), Letters()
+
+    def handler(record):
+        calls(record)
+        if record.offset in (skipped, parked) or (record.offset == retried and record.attempt == 1):
+            raise RuntimeError("no luck")
+
+    policy = RetryPolicy(backoff=3_600, max_backoff=3_600, jitter=0)
+    for member in members:
+        there.run(member, handler, ordering="none", policy=policy, dead_letters=letters)
+    store, failed = members[0].store, {retried, skipped, parked}
+    there.until(lambda: there.done(members[0]) == set(range(COUNT)) - failed)
+    there.until(lambda: store.pending("g")[TP].keys() == failed)
+    actions = {retried: "retry", skipped: "skip", parked: "park"}
+    decide(store, "g", [Decision(*TP, at, action, attempts=1) for at, action in actions.items()])
+    there.until(lambda: there.done(members[0]) == set(range(COUNT)) - {parked})
+    there.until(lambda: store.pending("g")[TP][parked].is_parked)
+    there.until(
+        lambda: (
+            {one.offset: one.status for one in record_decisions(store, "g", ["t"])}
+            == {retried: "done", skipped: "done", parked: "parked"}
+        )
+    )
+    assert {at: len(calls.attempts[at]) for at in failed} == {retried: 2, skipped: 1, parked: 1}
+    assert sorted(letters.offsets) == [skipped, parked]
