@@ -95,6 +95,11 @@ SET_APART: Final = (
     SetApart("docs/how-to/deploy-on-a-cluster.md", "spark-submit --master k8s", "needs Kubernetes"),
     SetApart("docs/how-to/deploy-on-a-cluster.md", "pip wheel", "needs an account of Databricks"),
     SetApart(
+        "docs/how-to/failed-records.md", "place=(", "needs records that fail for ever",
+        "tests/spark/test_decisions.py::"
+        "test_failed_records_are_decided_on_while_the_job_runs",
+    ),
+    SetApart(
         "docs/how-to/work-queue.md", "from coopconsume import QueueConsumer\nfrom",
         "needs three clusters",
     ),
@@ -134,8 +139,8 @@ class Block:
 
     @property
     def is_program(self) -> bool:
-        """Whether it is a program or commands, not a sample."""
-        return self.language in _LANGUAGES
+        """Whether it is a program, commands or a file of theirs, not a sample."""
+        return self.language in _LANGUAGES or self.file is not None
 
 
 def blocks_of(page: Path) -> list[Block]:
