@@ -11,6 +11,14 @@ _GIVEN_UP = "tests/unit/worker/test_given_up.py::"
 
 DECISIONS = [
     Mutant(
+        "chunk-decision-waits-for-the-back-off",
+        "A decision on a failed record of a cooperative epoch has a member acquire it at once.",
+        "coopconsume/runtime/plan/acquiring.py",
+        "(now if decided.makes_due(one) else one.due, one.offset)",
+        "(one.due, one.offset)",
+        (_CHUNKS + "test_failed_chunks_are_decided_on_while_members_work",),
+    ),
+    Mutant(
         "decision-ends-a-doubt",
         "A decision starts no record while a handler of a lost slot may be at work on it.",
         "coopconsume/runtime/plan/decided_records.py",
@@ -41,13 +49,5 @@ DECISIONS = [
         'if decision.action != "retry" and offset in offsets',
         'if decision.action == "park" and offset in offsets',
         (_LOOP + "test_a_decision_on_a_record_that_waits_is_carried_out_at_once",),
-    ),
-    Mutant(
-        "chunk-decision-waits-for-the-back-off",
-        "A decision on a failed record of a cooperative epoch has a member acquire it at once.",
-        "coopconsume/runtime/plan/acquiring.py",
-        "(now if decided.makes_due(one) else one.due, one.offset)",
-        "(one.due, one.offset)",
-        (_CHUNKS + "test_failed_chunks_are_decided_on_while_members_work",),
     ),
 ]
