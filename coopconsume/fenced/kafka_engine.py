@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _REQUEST_MS: Final = 10_000
 #: Seconds that the first connection may take.
 CONNECT: Final = 10.0
+#: Seconds that a coordinator may load its transactions, as after the start of its broker.
+_LOADS_IN: Final = 10.0
 _EARLIEST, _LATEST = -2, -1
 #: Records taken at once: with their headers few enough not to wake Python's garbage collector.
 _MANY: Final = 128
@@ -111,9 +113,17 @@ class Engine:
     def open_transactions(self, topic: str, partition: int) -> Sequence[OpenTransaction]:
         """Returns the open transactions in a log, the oldest first."""
         from kafka import TopicPartition
+        from kafka.errors import CoordinatorLoadInProgressError
 
+        at, deadline = TopicPartition(topic, partition), Deadline(min(_LOADS_IN, time_left()))
         with self.asking(topic) as admin:
-            return call_in_time(_open_transactions, admin, TopicPartition(topic, partition))
+            while True:
+                try:
+                    return call_in_time(_open_transactions, admin, at)
+                except CoordinatorLoadInProgressError:
+                    if deadline.is_over:
+                        raise
+                deadline.pause()
 
     def read(
         self, topic: str, partition: int, start: int, stop: int, timeout: float

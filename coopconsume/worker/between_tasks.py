@@ -108,7 +108,7 @@ def _wait_for_task(infile: BufferedReader, handlers: OpenHandlers) -> None:
             handlers.close_all()
         signal.signal(signal.SIGHUP, before)
         if is_hung_up:
-            os.kill(os.getpid(), signal.SIGHUP)
+            signal.raise_signal(signal.SIGHUP)  # to this thread, so it comes before a task
 
 
 def _wait(infile: BufferedReader, handlers: OpenHandlers) -> bool:

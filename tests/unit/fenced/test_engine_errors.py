@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from kafka.errors import for_code
 
 from coopconsume.errors import AppendRefused, AuthenticationFailed, NotAuthorized
-from coopconsume.fenced import failures
+from coopconsume.fenced import failures, kafka_engine
 from coopconsume.fenced.config import FencedSettings
+from coopconsume.fenced.engine import EngineDoubt
 
 SETTINGS = FencedSettings.parse({"kafka.bootstrap.servers": "a:1"})
 
@@ -46,3 +49,28 @@ def test_an_error_of_the_client_is_a_doubt() -> None:
         assert doubt is not None
         assert (doubt.refusal, doubt.is_out_of_range) == (None, is_gone)
     assert failures.doubt_of_confluent(SETTINGS, "t", KeyError("x")) is None
+
+
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_a_coordinator_that_loads_its_transactions_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, is_loaded: bool
+) -> None:
+    """As after the start of its broker; within a time."""
+    asked: list[object] = []
+
+    def open_transactions(admin: object, _at: object) -> list[object]:
+        asked.append(admin)
+        if is_loaded and len(asked) == 3:
+            return []
+        raise for_code(14)("it loads")
+
+    monkeypatch.setattr(kafka_engine, "_open_transactions", open_transactions)
+    monkeypatch.setattr(kafka_engine, "_LOADS_IN", 60.0 if is_loaded else 0.05)
+    engine = kafka_engine.Engine(SETTINGS)
+    engine._admin = SimpleNamespace(close=lambda: None)
+    if is_loaded:
+        assert engine.open_transactions("t", 0) == []
+        assert len(asked) == 3
+    else:
+        with pytest.raises(EngineDoubt, match="it loads"):
+            engine.open_transactions("t", 0)
