@@ -296,9 +296,8 @@ def _held(found: Condition) -> Verdict:
     names = worst.place.name + (f" and {counted(others, 'other record')}" if others else "")
     error = one_line(worst.error, _ERROR)
     sentence = f"Held by {names}: {error} (attempt {worst.attempts}{due})"
-    return Verdict(
-        "waiting", "failed", sentence, _lag_of(found), tuple(one.place for one in ordered[:5])
-    )
+    command = f"coopconsume records list {shlex.quote(found.group)}"
+    return Verdict("waiting", "failed", sentence, command, tuple(one.place for one in ordered[:5]))
 
 
 def _work(found: Condition, *, is_explained: bool) -> Iterator[Verdict]:

@@ -217,7 +217,7 @@ def test_a_verdict_names_the_next_command_and_the_records() -> None:
     assert first.records == (SEVEN,)
     document = json.loads(json.dumps(verdict_document(found(lag=5, failed=[HELD]))))
     assert document["level"] == "waiting"
-    assert document["command"] == "coopconsume lag shop"
+    assert document["command"] == "coopconsume records list shop"
     assert document["records"] == [
         {"topic": "orders", "partition": 0, "offset": 7, "key": "customer-7"}
     ]
