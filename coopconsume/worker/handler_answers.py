@@ -7,11 +7,13 @@ docstring says so; then the caller counts the error as the handler's own. Task-s
 from __future__ import annotations
 
 import math
+import os
 import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from inspect import isasyncgen, isawaitable, iscoroutine, isgenerator
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors import NotDecodable
@@ -28,10 +30,17 @@ from coopconsume.values.conversion import is_null
 from coopconsume.values.shown import ERROR_CHARS, clean, safely, shown
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from coopconsume.record import Headers
 
 _TRACE_CHARS = 8_000
 _SHOWN_ERRORS = 3
+#: Where the code lies that calls handlers.
+_CALLERS = tuple(
+    f"{folder}{os.sep}"
+    for folder in (Path(__file__).parents[1], Path(traceback.__file__).parent / "asyncio")
+)
 #: Groups in groups that are opened to find an error.
 _NESTED_GROUPS = 100
 
@@ -137,11 +146,27 @@ def _one_text(error: BaseException) -> str:
 
 
 def trace_of(error: BaseException) -> str:
-    """Returns the end of an error's trace, at most 8,000 characters that UTF-8 can hold."""
-    lines = safely(lambda: traceback.format_exception(error))
+    """Returns the end of an error's trace, at most 8,000 characters that UTF-8 can hold.
+
+    It begins with the handler: what has called it is of no use to who reads the trace.
+    """
+    lines = safely(lambda: traceback.format_exception(type(error), error, _of_handler(error)))
     if lines is None:
         return f"{error_text(error)} (its trace cannot be shown)"
     return clean("".join(lines)[-_TRACE_CHARS:], _TRACE_CHARS)
+
+
+def _of_handler(error: BaseException) -> TracebackType | None:
+    """Returns the trace of an error from the first frame that is the handler's.
+
+    An error of the library itself, which has no such frame, keeps all of them, unless it only says
+    something of the record.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_CALLERS):
+        trace = trace.tb_next
+    says_all = isinstance(error, NotDecodable)
+    return error.__traceback__ if trace is None and not says_all else trace
 
 
 def reason_of(reason: object) -> str:

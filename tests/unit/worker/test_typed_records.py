@@ -47,6 +47,7 @@ def test_what_does_not_decode_is_a_dead_letter_at_once(way):
     (letter,) = report.dead
     assert (letter.offset, letter.key, letter.value) == (1, b"b", VALUES[1])
     assert (letter.reason, letter.attempts) == (REASON, 1)
+    assert letter.trace == f"coopconsume.errors.{REASON}\n", "no frame says more"
     assert not report.end.fatal
     assert not report.end.error
 
