@@ -54,6 +54,7 @@ def idle_job(partitions: int) -> Job:
         check_starts=lambda *_: {},
         present=ends,
     )
+    assignment.store = SimpleNamespace(unanswered=None)
     assignment.primary = SimpleNamespace(
         publish_by=lambda _: None, has_unpublished=False, publishes=False, is_publishing=False,
         troubled={}, given_up=lambda _: None,

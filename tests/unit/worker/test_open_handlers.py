@@ -449,7 +449,8 @@ def test_spark_runs_tasks_by_way_of_what_closes_handlers(handlers, monkeypatch):
 
 
 SESSION_ENDS = """
-import os, sys
+import os, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # As in a worker; nohup ignores it.
 os.environ["SPARK_REUSE_WORKER"] = "1"
 from coopconsume.worker import between_tasks, open_handlers
 from tests.unit.worker import test_open_handlers as of

@@ -218,8 +218,9 @@ def test_a_stopped_slot_ends_what_runs_and_starts_nothing_more(way):
         def handler(offset):
             started.append(offset)
             if offset == 5:
+                halted = halt_of(time_box)
                 driver.stop()
-                assert wait_for(lambda: time_box.stopped)
+                assert halted.wait(PATIENCE)
 
         slot, batches = runner(driver, way, handler, ROWS, frame=3)
         time_box = time_box_of(slot)
@@ -306,6 +307,13 @@ def time_box_of(slot):
     return seen
 
 
+def halt_of(time_box):
+    """Returns an event that is set once a time box has halted its runner, which comes before."""
+    halted = threading.Event()
+    time_box.on_halt(halted.set)
+    return halted
+
+
 @pytest.mark.parametrize("way", FOUR_WAYS)
 def test_a_slot_that_is_stopped_before_its_rows_come_starts_nothing(way):
     """Not even the one record that a time box always lets through."""
@@ -351,8 +359,9 @@ def test_a_stopped_slot_passes_over_the_rest_quickly(way):
 
         def handler(offset):
             if offset == 3:
+                halted = halt_of(time_box)
                 driver.stop()
-                assert wait_for(lambda: time_box.stopped)
+                assert halted.wait(PATIENCE)
 
         slot, batches = runner(driver, way, handler, rows, batch_rows=100)
         time_box, read = time_box_of(slot), []
@@ -392,8 +401,9 @@ def test_a_busy_event_loop_does_not_start_another_coroutine():
         async def handler(record):
             started.append(record.offset)
             if record.offset == 2:
+                halted = halt_of(time_box)
                 driver.stop()
-                wait_for(lambda: time_box.stopped)
+                halted.wait(PATIENCE)
             elif record.offset > 2:
                 await asyncio.sleep(0)
 
@@ -413,10 +423,11 @@ def test_a_slot_without_its_driver_starts_nothing_more(way, how):
         def handler(offset):
             started.append(offset)
             if offset == 5:
+                halted = halt_of(time_box)
                 driver.alive.clear()
                 if how == "connection":
                     driver.server.close()
-                assert wait_for(lambda: time_box.stopped)
+                assert halted.wait(PATIENCE)
 
         slot, batches = runner(driver, way, handler, ROWS, frame=3)
         time_box = time_box_of(slot)
