@@ -112,11 +112,11 @@ class Partition:
     def update_quiet(self, now: float) -> None:
         """Notes whether nothing is left to do, so that turns of the loop pass over it."""
         self.lanes.end_bars(now)
-        ledger = self.ledger
-        is_idle = not self.is_ours or (
+        ledger, end = self.ledger, self.ledger.end
+        is_idle = not ledger.is_ours or (
             not ledger.has_uncommitted
-            and all(cursor.is_quiet(ledger.end) for cursor in self.cursors.values())
-            and ledger.first_open() >= max(ledger.end, self.supply.position)
+            and all(cursor.is_quiet(end) for cursor in self.cursors.values())
+            and ledger.first_open() >= max(end, self.supply.position)
         )
         ledger.is_quiet = is_idle and self.supply.is_quiet
 

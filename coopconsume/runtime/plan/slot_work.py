@@ -52,14 +52,22 @@ class SlotWork:
 
     def backlog(self, slots: Iterable[int], now: float) -> int:
         """Offsets that free slots could be given now; 0 if none."""
-        free = self._free(slots, now)
-        return max((cursor.backlog(self._ledger.end, now) for cursor in free), default=0)
+        most, end = 0, self._ledger.end
+        for cursor in self._free(slots, now):  # Each turn asks all partitions.
+            most = max(most, cursor.backlog(end, now))
+        return most
 
     def _free(self, slots: Iterable[int], now: float) -> list[SlotCursor]:
         """Returns the cursors of some slots that may be planned."""
         cursors = self._lanes.cursors
-        found = [cursors[slot] for slot in slots if slot in cursors]
-        return [s for s in found if s.dispatched is None and s.staying and not s.is_barred(now)]
+        return [
+            cursor
+            for slot in slots
+            if (cursor := cursors.get(slot)) is not None
+            and cursor.dispatched is None
+            and cursor.staying
+            and not cursor.is_barred(now)
+        ]
 
     def plan(self, slots: Iterable[int], now: float, limits: Limits) -> dict[int, OffsetRanges]:
         """Offsets wanted by each free slot that has work; marks them as dispatched."""
