@@ -636,8 +636,8 @@ ANSWERS = [
         "trace-raises",
         "An error whose trace raises costs its own record alone.",
         "coopconsume/worker/handler_answers.py",
-        "lines = safely(lambda: traceback.format_exception(type(error), error, _of_handler(error)))",
-        "lines = traceback.format_exception(error)",
+        "safely(lambda: traceback.format_exception(type(error), error, _of_handler(error)))",
+        "traceback.format_exception(error)",
         (_ODD + "test_an_odd_error_makes_a_dead_letter",),
     ),
     Mutant(
