@@ -36,11 +36,10 @@ FrameAnswer = Outcome | Iterable[Any] | None
 FrameFunction = Callable[[Any], FrameAnswer | Coroutine[Any, Any, FrameAnswer]] | str
 
 
-class ForeachSettings(TypedDict, total=False):
-    """The other arguments of `CooperativeConsumer.foreach`."""
+class _Settings(TypedDict, total=False):
+    """The arguments that handlers of records have in common, and that may be left out."""
 
     concurrency: int
-    ordering: Ordering
     retry: RetryPolicy | None
     dead_letter: str | None
     on_dead: OnDead
@@ -49,15 +48,14 @@ class ForeachSettings(TypedDict, total=False):
     output_mode: OutputMode
 
 
-class StateSettings(TypedDict, total=False):
+class ForeachSettings(_Settings, total=False):
+    """The other arguments of `CooperativeConsumer.foreach`."""
+
+    ordering: Ordering
+
+
+class StateSettings(_Settings, total=False):
     """The arguments of `CooperativeConsumer.foreach_with_state` that may be left out."""
 
     ttl: float | str | None
     history: int
-    concurrency: int
-    retry: RetryPolicy | None
-    dead_letter: str | None
-    on_dead: OnDead
-    output: str | Callable[[DataFrame, str], object] | None
-    output_schema: Any
-    output_mode: OutputMode

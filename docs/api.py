@@ -25,6 +25,7 @@ API: dict[str, tuple[str, ...]] = {
         "coopconsume.admin.offsets.moves.Move",
         "coopconsume.admin.offsets.moves.Kept",
         "coopconsume.admin.dead_letters.actions.DeadLetters",
+        "coopconsume.admin.place_choice.PlaceChoice",
         "coopconsume.admin.dead_letters.choice.Choice",
         "coopconsume.admin.dead_letters.stored.Letter",
         "coopconsume.admin.dead_letters.choice.Steps",

@@ -13,7 +13,7 @@ import click
 from coopconsume.admin.dead_letters.choice import Choice
 from coopconsume.admin.dead_letters.tables import decided_on, letter_table, moment, name_of
 from coopconsume.admin.tables import cell, text_of
-from coopconsume.cli.decision_options import first_and_last, with_decided_by
+from coopconsume.cli.decision_options import deciding, with_place
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
 from coopconsume.cli.place import Shown, dead_letter_option, shown, with_admin
 from coopconsume.cli.times import time_of
@@ -47,13 +47,10 @@ def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.argument("group")
     @dead_letter_option
     @with_admin
-    @click.option("--topic", help="Only records of this topic.")
-    @click.option("--partition", type=click.IntRange(0), help="Only records of this partition.")
-    @click.option(
-        "--offset", metavar="FIRST[-LAST]", callback=first_and_last, help="Only these offsets."
+    @with_place(
+        key="Only records with this key.",
+        error="Only letters with this text in their reason.",
     )
-    @click.option("--key", help="Only records with this key.")
-    @click.option("--error", metavar="TEXT", help="Only letters with this text in their reason.")
     @click.option(
         "--since", metavar="TIME", callback=_moment, help="Only records given up at or after TIME."
     )
@@ -64,21 +61,19 @@ def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_choice(
         group: str,
         admin: Admin,
-        offset: tuple[int | None, int | None],
-        key: str | None,
-        **kwargs: Any,
+        place: dict[str, Any],
+        error: str | None,
+        since: int | None,
+        until: int | None,
+        **given: Any,
     ) -> Any:
-        words = {name: kwargs.pop(name) for name in ("topic", "partition", "since", "until")}
-        choice = Choice(
-            **words,
-            reason=kwargs.pop("error"),
-            first=offset[0],
-            last=offset[1],
-            key=None if key is None else key.encode(),
-        )
-        return command(letters=admin.dead_letters(group), choice=choice, **kwargs)
+        choice = Choice(**place, reason=error, since=since, until=until)
+        return command(letters=admin.dead_letters(group), choice=choice, **given)
 
     return with_choice
+
+
+_deciding = deciding(_chosen, "letters", "All letters without a decision.")
 
 
 @click.group("dead-letters", epilog=EXIT_CODES)
@@ -117,22 +112,6 @@ def show(*, letters: DeadLetters, choice: Choice, settled: bool) -> Shown:
     found = letters.letters(replace(choice, settled=settled))
     lines = (line for one in found for line in _whole(one))
     return Shown(lambda: [_plain(one, whole=True) for one in found], lines)
-
-
-def _deciding(command: Callable[..., Any]) -> Callable[..., Any]:
-    @reported
-    @_chosen
-    @click.option("--all", "everything", is_flag=True, help="All letters without a decision.")
-    @with_decided_by
-    @click.option("--execute", is_flag=True, help="Apply the change (default: dry run).")
-    @shown
-    @functools.wraps(command)
-    def with_decision(choice: Choice, *, everything: bool, **kwargs: Any) -> Any:
-        if choice == Choice() and not everything:
-            raise click.UsageError("no letters chosen: give --offset, --key, --error …, or --all")
-        return command(choice=choice, **kwargs)
-
-    return with_decision
 
 
 @dead_letters.command(epilog=EXIT_CODES)

@@ -10,7 +10,7 @@ import click
 
 from coopconsume.admin.records.actions import RecordChoice
 from coopconsume.admin.records.tables import decided_at, record_table, step_lines
-from coopconsume.cli.decision_options import first_and_last, with_decided_by
+from coopconsume.cli.decision_options import deciding, with_place
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
 from coopconsume.cli.place import Shown, shown, with_admin
 
@@ -30,45 +30,21 @@ def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.argument("group")
     @with_admin
-    @click.option("--topic", help="Only records of this topic.")
-    @click.option("--partition", type=click.IntRange(0), help="Only records of this partition.")
-    @click.option(
-        "--offset", metavar="FIRST[-LAST]", callback=first_and_last, help="Only these offsets."
+    @with_place(
+        key="Only records with this key, or ordering key.",
+        error="Only records with this text in the last error.",
     )
-    @click.option("--key", help="Only records with this key, or ordering key.")
-    @click.option("--error", metavar="TEXT", help="Only records with this text in the last error.")
     @functools.wraps(command)
     def with_choice(
-        group: str,
-        admin: Admin,
-        offset: tuple[int | None, int | None],
-        key: str | None,
-        **given: Any,
+        group: str, admin: Admin, place: dict[str, Any], error: str | None, **given: Any
     ) -> Any:
-        words = {name: given.pop(name) for name in ("topic", "partition", "error")}
-        first, last = offset
-        choice = RecordChoice(
-            **words, first=first, last=last, key=None if key is None else key.encode()
-        )
+        choice = RecordChoice(**place, error=error)
         return command(records=admin.records(group), choice=choice, **given)
 
     return with_choice
 
 
-def _deciding(command: Callable[..., Any]) -> Callable[..., Any]:
-    @reported
-    @_chosen
-    @click.option("--all", "everything", is_flag=True, help="All failed records.")
-    @with_decided_by
-    @click.option("--execute", is_flag=True, help="Apply the change (default: dry run).")
-    @shown
-    @functools.wraps(command)
-    def with_decision(choice: RecordChoice, *, everything: bool, **given: Any) -> Any:
-        if choice == RecordChoice() and not everything:
-            raise click.UsageError("no records chosen: give --offset, --key, --error …, or --all")
-        return command(choice=choice, **given)
-
-    return with_decision
+_deciding = deciding(_chosen, "records", "All failed records.")
 
 
 @click.group(epilog=EXIT_CODES)

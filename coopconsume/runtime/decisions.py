@@ -274,42 +274,9 @@ def apply_decisions(
     group = assignment.options.group_id
     waiting = {(*tp, record.offset): record for tp, record in parked}
     found = decided(assignment.store, group, (topic for topic, _ in assignment.owned))
-    skips = _skips(assignment, waiting)
-    in_log = assignment.store.pending(group) if found or skips else {}
-    taken = []
-    stale = []
-    offsets: dict[TopicPartition, OffsetRanges] = {}
-    pending: dict[TopicPartition, list[Pending]] = {}
-    for one in [*found, *skips]:
-        record = waiting.get(one.place)
-        logged = in_log.get((one.topic, one.partition), {}).get(one.offset)
-        is_parked = logged is not None and logged.is_parked
-        if record is None:
-            if not is_parked:  # Else it is another member's.
-                stale.append(one)
-            continue
-        if is_other_topic(one.topic_id, assignment.topic_ids.get(one.topic, "")):
-            log.warning("the %s of %s-%d@%d is dropped: its topic was deleted since",
-                        one.action, one.topic, one.partition, one.offset)  # fmt: skip
-            stale.append(one)
-            continue
-        if one.action == "skip" and not is_parked:
-            continue  # The commit that parks it is on its way.
-        tp = one.topic, one.partition
-        taken.append(one)
-        if one.action == "replay":
-            again = Pending(
-                one.offset, record.key_hash, 0, 0, record.error,
-                headers=record.headers, key=record.key,
-            )  # fmt: skip
-            pending.setdefault(tp, []).append(again)
-        else:
-            offsets[tp] = offsets.get(tp, OffsetRanges()) | OffsetRanges([(one.offset, one.offset)])
+    taken, stale = _applicable(assignment, [*found, *_skips(assignment, waiting)], waiting)
     if taken:
-        assignment.commit(offsets, pending=pending, commit_id=next(commit_ids))
-        for one in taken:
-            log.info("%s of %s-%d@%d by %s", one.action, one.topic, one.partition, one.offset,
-                     one.by or "an operator")  # fmt: skip
+        _commit(assignment, taken, waiting, next(commit_ids))
     notes = [
         replace(
             one, status="retried" if one.action == "replay" else "done",
@@ -324,6 +291,60 @@ def apply_decisions(
         ]
     )
     return taken
+
+
+def _applicable(
+    assignment: EpochAssignment,
+    decisions: Sequence[Decision],
+    waiting: Mapping[tuple[str, int, int], Failed],
+) -> tuple[list[Decision], list[Decision]]:
+    """Returns the decisions that are to be applied, and those that are to be taken away.
+
+    Args:
+        assignment: What is owned.
+        decisions: Decisions on parked records.
+        waiting: The parked records of it.
+    """
+    in_log = assignment.store.pending(assignment.options.group_id) if decisions else {}
+    taken, stale = [], []
+    for one in decisions:
+        logged = in_log.get((one.topic, one.partition), {}).get(one.offset)
+        is_parked = logged is not None and logged.is_parked
+        if one.place not in waiting:
+            if not is_parked:  # Else it is another member's.
+                stale.append(one)
+        elif is_other_topic(one.topic_id, assignment.topic_ids.get(one.topic, "")):
+            log.warning("the %s of %s-%d@%d is dropped: its topic was deleted since",
+                        one.action, one.topic, one.partition, one.offset)  # fmt: skip
+            stale.append(one)
+        elif is_parked or one.action != "skip":  # The commit that parks it may be on its way.
+            taken.append(one)
+    return taken, stale
+
+
+def _commit(
+    assignment: EpochAssignment,
+    decisions: Sequence[Decision],
+    waiting: Mapping[tuple[str, int, int], Failed],
+    commit_id: str,
+) -> None:
+    """Commits that parked records are to be retried, or are done."""
+    offsets: dict[TopicPartition, OffsetRanges] = {}
+    pending: dict[TopicPartition, list[Pending]] = {}
+    for one in decisions:
+        tp, record = (one.topic, one.partition), waiting[one.place]
+        if one.action == "replay":
+            again = Pending(
+                one.offset, record.key_hash, 0, 0, record.error,
+                headers=record.headers, key=record.key,
+            )  # fmt: skip
+            pending.setdefault(tp, []).append(again)
+        else:
+            offsets[tp] = offsets.get(tp, OffsetRanges()) | OffsetRanges([(one.offset, one.offset)])
+    assignment.commit(offsets, pending=pending, commit_id=commit_id)
+    for one in decisions:
+        log.info("%s of %s-%d@%d by %s", one.action, one.topic, one.partition, one.offset,
+                 one.by or "an operator")  # fmt: skip
 
 
 def _skips(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from coopconsume.admin.place_choice import PlaceChoice
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
@@ -20,22 +22,17 @@ _DONE: Mapping[str, LetterStatus] = {"replay": "replayed", "discard": "discarded
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(PlaceChoice):
     """A filter of dead letters; a condition that is None matches all.
 
     Attributes:
-        topic, partition: The topic and partition of their records.
-        first, last: The offsets, both included.
+        topic, partition, first, last: The positions of their records, as in `PlaceChoice`.
         key: The record's key.
         reason: Text that the reason contains, in any case.
         since, until: When they were given up, in milliseconds since the epoch; until is excluded.
         settled: Whether letters with a final decision match.
     """
 
-    topic: str | None = None
-    partition: int | None = None
-    first: int | None = None
-    last: int | None = None
     key: bytes | None = None
     reason: str | None = None
     since: int | None = None
@@ -46,10 +43,7 @@ class Choice:
         """Returns whether a letter matches."""
         return (
             (self.settled or letter.status not in SETTLED)
-            and self.topic in (None, letter.topic)
-            and self.partition in (None, letter.partition)
-            and (self.first is None or letter.offset >= self.first)
-            and (self.last is None or letter.offset <= self.last)
+            and self.takes_place(letter.topic, letter.partition, letter.offset)
             and self.key in (None, letter.key)
             and (self.reason is None or self.reason.lower() in letter.reason.lower())
             and (self.since is None or letter.rejected_at >= self.since)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from assignors import key_hash
 from coopconsume.admin.offsets.reading import unknown_group
+from coopconsume.admin.place_choice import PlaceChoice
 from coopconsume.group.owned import kept_key
 from coopconsume.kafka.connection import Connection
 from coopconsume.options import Options
@@ -61,30 +62,22 @@ class FailedRecord:
 
 
 @dataclass(frozen=True)
-class RecordChoice:
+class RecordChoice(PlaceChoice):
     """A filter of failed records; a condition that is None matches all.
 
     Attributes:
-        topic, partition: The topic and partition.
-        first, last: The offsets, both included.
+        topic, partition, first, last: As in `PlaceChoice`.
         key: The key, or the ordering key, that records are dealt by.
         error: Text that the last error contains, in any case.
     """
 
-    topic: str | None = None
-    partition: int | None = None
-    first: int | None = None
-    last: int | None = None
     key: bytes | None = None
     error: str | None = None
 
     def takes(self, record: FailedRecord) -> bool:
         """Returns whether a record matches."""
         return (
-            self.topic in (None, record.topic)
-            and self.partition in (None, record.partition)
-            and (self.first is None or record.offset >= self.first)
-            and (self.last is None or record.offset <= self.last)
+            self.takes_place(record.topic, record.partition, record.offset)
             and (self.key is None or key_hash(self.key) == record.key_hash)
             and (self.error is None or self.error.lower() in record.error.lower())
         )
