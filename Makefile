@@ -17,6 +17,8 @@ $(VENV)/.ready-demo: pyproject.toml Makefile
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[spark,demo]' '$(SPARK)'
 	@echo "==> jars of Kafka, of Spark's Kafka source and of Delta"
 	@$(BIN)/python -m coopconsume.testing.local.jars
+	@echo "==> an archive of Spark's classes, with which its JVMs start faster"
+	@$(BIN)/python -m coopconsume.testing.local.class_data
 	@touch $@
 
 $(VENV)/.ready: $(VENV)/.ready-demo
@@ -24,8 +26,8 @@ $(VENV)/.ready: $(VENV)/.ready-demo
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[spark,demo,notebook,dev,docs]' '$(SPARK)'
 	@echo "==> the Azure emulator of the tests"
 	@-$(BIN)/python -m tests.azurite
-	@echo "==> an archive of Spark's classes, with which its JVMs start faster"
-	@$(BIN)/python -m coopconsume.testing.local.class_data
+	@echo "==> an archive of Kafka's classes, with which the brokers of the tests start faster"
+	@$(BIN)/python -m tests.jvm
 	@touch $@
 
 setup: $(VENV)/.ready ## set up the virtual environment with all tools
@@ -33,8 +35,8 @@ setup: $(VENV)/.ready ## set up the virtual environment with all tools
 demo: $(VENV)/.ready-demo ## 10,000 flights through 4 slots on a real Kafka, killed in the middle
 	@$(BIN)/coopconsume demo $(ARGS)
 
-# One process more than CI has cores: tests of Spark, programs and the broker mostly wait.
-PYTEST := $(BIN)/python -m pytest -n 3 --dist loadscope
+# Two processes more than CI has cores: tests of Spark, programs and the broker mostly wait.
+PYTEST := $(BIN)/python -m pytest -n 4 --dist loadscope
 
 test: $(VENV)/.ready ## set up and run the tests, except the slow ones (ARGS='-k name' narrows)
 	@$(PYTEST) -m 'not slow' --durations=0 --durations-min=10 $(ARGS); status=$$?; \

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from commits.partition_commits import PartitionCommits
 
 
-COOPERATIVE = "cooperative"
-"""The sharing of an epoch whose members acquire chunks of whole partitions."""
-
 _NOTHING = OffsetRanges()
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
-from zlib import crc32
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from commits.errors import (
     FencedMember,
@@ -13,13 +13,12 @@ from commits.errors import (
     MaxIndividualCommitsReached,
 )
 from commits.fold import Answer
+from commits.growth import LogGrowth
 from commits.ownership import in_force
 from commits.partition_commits import CommitResult, PartitionCommits
 from commits.rows import Event, Part, divided
 from commits.settings import (
     ACCEPT_INDIVIDUAL_COMMIT,
-    SNAPSHOT_BYTES,
-    SNAPSHOT_COMMITS,
     SYNC_COMMITS,
     TableSettings,
 )
@@ -44,6 +43,9 @@ if TYPE_CHECKING:
     from commits.offsets import OffsetRanges, Pairs
 
     Results = dict[TopicPartition, CommitResult]
+
+#: Seconds in which a call that waits for the lock gets it: who lets it go could take it again.
+_LET_OTHERS: Final = 0.001
 
 
 class Committing(TableSettings):
@@ -138,14 +140,27 @@ class Committing(TableSettings):
         """
         # Without the lock, as it writes by a handle of its own: commits go on meanwhile.
         self._engine.maintain()
-        with self._lock:
-            commits = int(self._setting(SNAPSHOT_COMMITS, self._snapshot_commits))
-            size = int(self._setting(SNAPSHOT_BYTES, self._snapshot_bytes))
-            # A delay by writer: not all writers write a snapshot at once, and one is enough.
-            late = crc32(self._writer.encode()) % (commits // 16 + 1)
-            self._log.compact_if_due(commits + late if commits else 0, size)
+        while True:
+            with self._lock:
+                limits = self._late_snapshot_limits()
+                if not self._log.fold_if_due(*limits):
+                    self._log.compact_if_due(*limits)
+                    break
+            time.sleep(_LET_OTHERS)
         # Without the lock: leases of slots depend on reads of the log meanwhile.
         self._log.remove_old()
+
+    def growth(self) -> LogGrowth:
+        """Return how far the log has grown since the last snapshot. Reads the log."""
+        with self._lock:
+            self._log.refresh()
+            grown = self._log.since
+            due = [
+                now / limit
+                for now, limit in zip(grown, self._snapshot_limits(), strict=True)
+                if limit
+            ]
+            return LogGrowth(*grown, max(due, default=0.0))
 
     # -- chunks of a cooperative epoch
 
@@ -194,7 +209,7 @@ class Committing(TableSettings):
                     self.maintain()
             for event, answer in zip(events, answers, strict=False):
                 if not answer.counted:
-                    now = in_force(self._log.state.group(self._cluster, group))
+                    now = in_force(self._log.group(self._cluster, group))
                     raise FencedMember(group, member, epoch, now, answer.reason, answer.results)
                 raise_once(event, answer.results, [], report_too_old=True)
             return self.acquired(group, request.id)
@@ -207,7 +222,7 @@ class Committing(TableSettings):
             request_id: The id of the request, or `Acquisition.id`.
         """
         with self._lock:
-            return self._log.state.group(self._cluster, group).acquired(chunk_id(request_id))
+            return self._log.group(self._cluster, group).acquired(chunk_id(request_id))
 
     def acquisitions(self, group: str) -> dict[TopicPartition, list[Acquisition]]:
         """Return a copy of the acquired chunks of each partition. Reads the log."""
@@ -386,7 +401,7 @@ class Committing(TableSettings):
                     self._append_commit(requests)
                 if maintain and (written or requests):
                     self.maintain()
-        state = self._log.state.group(self._cluster, event.group)
+        state = self._log.group(self._cluster, event.group)
         results = {
             at: answer.results.get(at) or unwritten(state, part, answer.reason, over.get(at))
             for at, part in ((part.topic_partition, part) for part in event.parts)
@@ -433,7 +448,7 @@ class Committing(TableSettings):
             event = Event(kind, self._new_id(), self._cluster, group, epoch, member=member,
                           detail=detail or {}, parts=parts)  # fmt: skip
             answer = self._append(with_topic_ids(event, self._state_for(event), topic_ids))
-            now = in_force(self._log.state.group(self._cluster, group))
+            now = in_force(self._log.group(self._cluster, group))
         results = dict(answer.results)
         if not answer.counted:
             raise FencedMember(group, member, epoch, now, answer.reason, results)
@@ -442,7 +457,7 @@ class Committing(TableSettings):
 
     def _state_for(self, event: Event) -> GroupState:
         """Return the group's state, refreshed if the event's epoch is not in force in it."""
-        state = self._log.state.group(self._cluster, event.group)
+        state = self._log.group(self._cluster, event.group)
         return self._refreshed(event.group) if state.fenced(event.epoch, event.member) else state
 
     def _over_limit(

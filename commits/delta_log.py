@@ -165,6 +165,7 @@ class DeltaLog:
         words: Mapping[str, Any],
         token: str,
         *,
+        files: Mapping[str, bytes] | None = None,
         mode: str = "Append",
         conflicts: Callable[[VersionEntry], bool] = conflicts_with_append,
     ) -> int:
@@ -174,31 +175,57 @@ class DeltaLog:
             actions: Its actions, without `commitInfo`.
             words: More fields of its `commitInfo`.
             token: A text that no other version has.
+            files: The files that it adds, unless they are written already.
             mode: `Append` if it only adds files, else `Overwrite`.
             conflicts: Whether it may not lie behind another version that it does not know.
 
         Raises:
             AppendConflict: There is such a version; nothing was written.
         """
+        if not self._files.is_far:
+            # A look costs nothing, and an entry that comes too late has waited for the disk.
+            self._pass_by(conflicts)
         for tries in itertools.count():
             version = self.version + 1
             written = [{"commitInfo": self._info(words, token, mode)}, *actions]
             data = _lines(written)
-            if self._files.create(entry_name(version), data):
-                entry = VersionEntry.of(written, digest_of(data))
+            if self._files.create(entry_name(version), data, {} if tries else files or {}):
+                entry = VersionEntry.of(written, data)
                 self._take(version, replace(entry, rows=None))  # the writer has its rows
                 return version
-            # Of few writers one was faster; of many there are more entries by now.
-            for at, entry in itertools.islice(self._later(), _AT_ONCE if tries else 1):
-                if entry.token == token:  # the answer to an earlier request was lost
-                    return at
-                if conflicts(entry):
-                    raise AppendConflict(f"version {at} is in the way")
+            # Of few writers one was faster; of many there are more entries by now. On a disk, to
+            # read all of them takes less time than another try.
+            most = None if not self._files.is_far else _AT_ONCE if tries else 1
+            own = self._pass_by(conflicts, token, most=most)
+            if own is not None:
+                return own
             if self.version < version:  # another one is being written
                 if tries > _MOST_TRIES:
                     raise OSError(f"version {version} can be neither created nor read")
                 time.sleep(_PAUSE * tries)
         raise AssertionError
+
+    def _pass_by(
+        self,
+        conflicts: Callable[[VersionEntry], bool],
+        token: str | None = None,
+        *,
+        most: int | None = None,
+    ) -> int | None:
+        """Read the entries of later versions, at most so many of them.
+
+        Returns:
+            The version with the token: the answer to an earlier request was lost. None: no one.
+
+        Raises:
+            AppendConflict: An append may not lie behind one of them.
+        """
+        for at, entry in itertools.islice(self._later(), most):
+            if entry.token == token:
+                return at
+            if conflicts(entry):
+                raise AppendConflict(f"version {at} is in the way")
+        return None
 
     def _info(self, words: Mapping[str, Any], token: str, mode: str) -> dict[str, Any]:
         return {

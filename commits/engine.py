@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from commits.errors import CommitLogUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+
+    from commits.entries import VersionEntry
 
 
 class AppendConflict(Exception):
@@ -30,12 +32,24 @@ class Tail(NamedTuple):
         disturbed_at: The last version in which another tool removed or restored rows (DELETE,
             RESTORE); -1 for none. Appended rows count nevertheless.
         repair_of: The version whose state the last repair replaced; -1 for none.
+        aside: Entries by version whose rows are set aside and are not in `rows`.
     """
 
     rows: pa.Table = pa.table({})
     snapshot_of: int = -1
     disturbed_at: int = -1
     repair_of: int = -1
+    aside: Mapping[int, VersionEntry] = {}
+
+
+def tail_of(rows: pa.Table, entries: Mapping[int, VersionEntry]) -> Tail:
+    """Return the changes of a table by its rows and the entries of its versions."""
+    return Tail(
+        rows,
+        max(entry.snapshot_of for entry in entries.values()),
+        max((version for version, entry in entries.items() if entry.disturbs), default=-1),
+        max((entry.snapshot_of for entry in entries.values() if entry.repairs), default=-1),
+    )
 
 
 @contextmanager
@@ -110,10 +124,17 @@ class LogEngine(Protocol):
     def maintain(self) -> None:
         """Do what keeps later calls fast. Errors are logged, and a later call tries again."""
 
-    def tail(self, after: int, upto: int) -> Tail:
+    def tail(
+        self, after: int, upto: int, is_aside: Callable[[Mapping[str, Any]], bool] | None = None
+    ) -> Tail:
         """Return the rows appended in versions from `after` (excluded) to `upto` (included).
 
         Versions that also removed rows (compactions) are omitted.
+
+        Args:
+            after: The version before the first one.
+            upto: The last version.
+            is_aside: Whether the rows in an entry may be set aside; by default they may not.
 
         Raises:
             TailGone: If rows are no longer available.

@@ -8,12 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from commits.engine import Tail
-
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    import pyarrow as pa
 
 
 SNAPSHOT_OF = "coopconsume.folded"
@@ -47,6 +43,7 @@ class VersionEntry:
         files: The added data files, by their paths within the table.
         rows: Its rows, as `commits.entry_rows` writes them; None: they are in the files alone.
         digest: A digest that is unique to the entry.
+        size: Its bytes.
         before: The digest of the entry before it; empty if its writer did not note it.
         changes_table: Whether it has other properties, columns or features of the table.
     """
@@ -60,6 +57,7 @@ class VersionEntry:
     files: tuple[str, ...]
     rows: Mapping[str, Any] | None
     digest: str
+    size: int
     before: str
     changes_table: bool
 
@@ -71,24 +69,24 @@ class VersionEntry:
             KeyError, ValueError: If it is not a valid entry.
         """
         try:
-            return cls.of(actions_of(data), digest_of(data))
+            return cls.of(actions_of(data), data)
         except (AttributeError, TypeError) as error:
             raise ValueError(f"an action of the table's log is not valid: {error}") from error
 
     @classmethod
-    def of(cls, actions: Sequence[Mapping[str, Any]], digest: str) -> VersionEntry:
+    def of(cls, actions: Sequence[Mapping[str, Any]], data: bytes) -> VersionEntry:
         """Return the entry of some actions.
 
         Args:
             actions: The actions.
-            digest: The digest of the file that they are in.
+            data: The file that they are in.
         """
         info: Mapping[str, Any] = {}
         for action in actions:
             info = action.get("commitInfo", info)
         adds = [action["add"] for action in actions if "add" in action]
         removes = [action["remove"] for action in actions if "remove" in action]
-        words = _words(info)
+        words = entry_words(info)
         snapshot_of = _whole_number(words.get(SNAPSHOT_OF))
         parameters = info.get("operationParameters") or {}
         is_append = info.get("operation") == "WRITE" and parameters.get("mode") == "Append"
@@ -104,7 +102,8 @@ class VersionEntry:
             token=str(words.get(APPEND, "")),
             files=tuple(unquote(add["path"]) for add in adds),
             rows=rows if isinstance(rows, dict) else None,
-            digest=digest,
+            digest=digest_of(data),
+            size=len(data),
             before=str(words.get(BEFORE, "")),
             changes_table=changes_table,
         )
@@ -127,33 +126,19 @@ def digest_of(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def tail_of(rows: pa.Table, entries: Mapping[int, VersionEntry]) -> Tail:
-    """Return the changes of a table by its rows and the entries of its versions."""
-    return Tail(
-        rows,
-        max(entry.snapshot_of for entry in entries.values()),
-        max((version for version, entry in entries.items() if entry.disturbs), default=-1),
-        max((entry.snapshot_of for entry in entries.values() if entry.repairs), default=-1),
-    )
-
-
 def words_of(snapshot_of: int, *, repair: bool = False) -> dict[str, str]:
     """Return the entry fields of a snapshot."""
     return {SNAPSHOT_OF: str(snapshot_of)} | ({REPAIR: "true"} if repair else {})
 
 
-def words_in(metadata: str | None) -> Mapping[str, Any]:
-    """Parse the `userMetadata` of an entry; empty if it is not a JSON object."""
-    try:
-        words = json.loads(metadata or "{}")
-    except (TypeError, ValueError):
-        return {}
-    return words if isinstance(words, dict) else {}
-
-
-def _words(info: Mapping[str, Any]) -> Mapping[str, Any]:
+def entry_words(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the fields of the `commitInfo` of an entry, with those that its writer noted."""
     # Spark stores the metadata of the writer in a separate field.
-    return {**info, **words_in(info.get("userMetadata"))}
+    try:
+        words = json.loads(info.get("userMetadata") or "{}")
+    except (TypeError, ValueError):
+        words = {}
+    return {**info, **(words if isinstance(words, dict) else {})}
 
 
 def _whole_number(value: Any) -> int:

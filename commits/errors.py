@@ -262,10 +262,11 @@ class CommitLogUnavailable(Declared, CommitStoreError):
 
     def __str__(self) -> str:
         unknown = "" if self.operation in {"open", "read"} else _UNKNOWN
+        repeated = "; a commit that is repeated with its id counts once"
         return (
             f"commit table {self.target} is unavailable: {self.operation} failed: "
-            f"{_in_words(self.problem)}. {unknown}Try again once its storage answers; a commit "
-            "that is repeated with its id counts once"
+            f"{_in_words(self.problem)}. {unknown}Try again once its storage answers"
+            f"{repeated if self.operation == 'append' else ''}"
         )
 
 

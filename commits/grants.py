@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from assignors.ranges import KeyRange
 from assignors.shares import Share, by_partition, outside
-from commits.acquisitions import COOPERATIVE
 from commits.model import Assignment, Doubt, Epoch, share_from_plain
+from commits.sharing import COOPERATIVE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

@@ -8,20 +8,23 @@ import uuid
 from collections import deque
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from commits.engine import AppendConflict, TailGone, reading
-from commits.errors import CommitStoreBusy, CorruptCommitLog
+from commits.errors import CommitLogUnavailable, CommitStoreBusy, CorruptCommitLog
 from commits.fold import LogState
+from commits.growth import Removable, Since
+from commits.other_groups import OtherGroups
+from commits.recovery import folding, newest_seen
 from commits.rows import decode, encode
 from commits.silence import Silence
-from commits.snapshot import newest_snapshot, snapshot_events
+from commits.snapshot import snapshot_events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from commits.engine import LogEngine, Tail
-    from commits.fold import Answer
+    from commits.fold import Answer, GroupState
     from commits.model import Doubt
     from commits.rows import Event
 
@@ -31,33 +34,14 @@ log = logging.getLogger(__name__)
 _TRIES = 20
 """The number of attempts to write a row or a snapshot despite concurrent compactions."""
 
-_LOOKS = 3
-"""The number of attempts to read a table whose old entries go away meanwhile."""
-
 _PAUSE = 50
 """The number of commits after which a failed automatic snapshot is retried."""
 
+_PORTION = 16
+"""The entries of other groups whose rows are folded together: a call waits for one portion."""
+
 VACUUM_SEGMENTS = 20
 """Automatic snapshots vacuum the table once in this number of segments."""
-
-
-class Since(NamedTuple):
-    """The number and size of appends since the last snapshot."""
-
-    commits: int
-    size: int
-
-
-class Removable(NamedTuple):
-    """What a snapshot has made removable.
-
-    Attributes:
-        upto: The version up to which entries of the table's log may go.
-        has_files: Whether files of removed rows are removed as well.
-    """
-
-    upto: int
-    has_files: bool
 
 
 class CommitLog:
@@ -85,7 +69,35 @@ class CommitLog:
         self._sizes: deque[tuple[int, int]] = deque()  # versions of appends, and their bytes
         self._size = self._not_before = 0
         self._removable: Removable | None = None
-        self.state = self._recovered(reopen=False)
+        self._others = OtherGroups()
+        self._state = LogState()
+        self._state = self._recovered(reopen=False)
+
+    @property
+    def state(self) -> LogState:
+        """The state of all groups, as far as the log was read."""
+        self._complete()
+        return self._state
+
+    @property
+    def settings(self) -> Mapping[tuple[str, str], dict[str, Any]]:
+        """The settings of `LogState`, as far as the log was read."""
+        return self._state.settings
+
+    @property
+    def store(self) -> str:
+        """The nonce of the store since its last repair; empty without a repair."""
+        return self._state.store
+
+    def group(self, cluster: str, name: str) -> GroupState:
+        """Return the state of a group, as far as the log was read.
+
+        From now on, rows of the group are folded as they are read.
+        """
+        if self._others.has((cluster, name)):
+            self._complete()
+        self._others.follow((cluster, name))
+        return self._state.group(cluster, name)
 
     @property
     def since(self) -> Since:
@@ -111,15 +123,15 @@ class CommitLog:
         """Whether the look of `one_look` is over; None outside of it."""
         return getattr(self._looks, "is_over", None)
 
-    def refresh(self) -> LogState:
-        """Fold the appends of other writers and return the state."""
-        if self._is_looked_at and self.state.version >= 0:
-            return self.state
+    def refresh(self) -> int:
+        """Read the appends of other writers and return the newest version."""
+        if self._is_looked_at and self._state.version >= 0:
+            return self._state.version
         with self.silence.awaited():
             self._catch_up(self._engine.refresh())
         if self._is_looked_at is not None:
             self._looks.is_over = True
-        return self.state
+        return self._state.version
 
     def append(self, event: Event) -> Answer:
         """Append an event and fold the log up to it.
@@ -149,6 +161,8 @@ class CommitLog:
         """
         if self._is_looked_at is not None:
             self._looks.is_over = False
+        for event in events:
+            self.group(event.cluster, event.group)
         for _ in range(_TRIES):
             # This is never a closed segment: an append through a handle older than the last
             # compaction fails, and a newer handle has a version after it.
@@ -159,11 +173,22 @@ class CommitLog:
                 except AppendConflict:
                     self._engine.refresh(reopen=True)
                     continue
-                answers = self._answers_to(events, version)
+                try:
+                    answers = self._answers_to(events, version)
+                except CommitLogUnavailable as error:  # They were written: a repeat counts once.
+                    problem = error.problem
+                    raise CommitLogUnavailable(error.target, "append", problem) from error
             if maintain:
                 self._engine.maintain()
             return answers
         raise CommitStoreBusy(self._engine.target, "append", _TRIES)
+
+    def fold_if_due(self, commits: int, size: int) -> bool:
+        """Fold some of the rows that a snapshot needs, if one is due; return whether more wait.
+
+        All of them at once would have other calls wait for seconds.
+        """
+        return self._is_snapshot_due(commits, size) and self._fold_some()
 
     def compact_if_due(self, commits: int, size: int) -> None:
         """Write a snapshot if a limit is reached or if another tool removed rows.
@@ -175,7 +200,7 @@ class CommitLog:
             commits: The limit of appends since the last snapshot; 0 for no limit.
             size: The limit of bytes since the last snapshot; 0 for no limit.
         """
-        if self.state.version < self._not_before or not self._is_due(commits, size):
+        if not self._is_snapshot_due(commits, size):
             return
         try:
             before = max(0, self._closed(self._snapshot_at))
@@ -186,7 +211,7 @@ class CommitLog:
                 assert self._removable is not None
                 self._removable = self._removable._replace(has_files=True)
         except Exception as error:  # noqa: BLE001 - the commit before it has succeeded
-            self._not_before = self.state.version + _PAUSE
+            self._not_before = self._state.version + _PAUSE
             log.warning("the snapshot of %s failed: %s", self._engine.target, error)
 
     def remove_old(self) -> None:
@@ -214,6 +239,9 @@ class CommitLog:
         """
         if self._disturbed_at > self._snapshot_at:
             self.compact()
+
+    def _is_snapshot_due(self, commits: int, size: int) -> bool:
+        return self._state.version >= self._not_before and self._is_due(commits, size)
 
     def _is_due(self, commits: int, size: int) -> bool:
         since = self.since
@@ -246,11 +274,13 @@ class CommitLog:
         """
         size = self._segment_versions
         for _ in range(_TRIES):
-            at = self.refresh().version
+            self.refresh()
             is_old = max(self._changed_at, self._disturbed_at) <= self._snapshot_at
             if is_old or not (wanted is None or wanted()):
                 return None
-            events = snapshot_events(self.state, uuid.uuid4().hex)
+            state = self.state
+            at = state.version
+            events = snapshot_events(state, uuid.uuid4().hex)
             closed = self._closed(at)
             try:
                 if closed < 0:
@@ -319,7 +349,7 @@ class CommitLog:
             except TailGone:
                 tail = None
             if tail is None or tail.repair_of >= 0:
-                _, state, tail = self._newest_seen()
+                _, state, tail = newest_seen(self._engine)
             return state, list(decode(tail.rows, self._engine.target))
 
     def _answers_to(self, events: Sequence[Event], version: int) -> list[Answer]:
@@ -343,109 +373,99 @@ class CommitLog:
 
     def _answer_of_snapshot(self, event: Event, version: int) -> Answer | None:
         """Return the answer to an event that a snapshot contains; None if none contains it."""
-        if self.state.knows(event):  # its id gets the first answer
-            return next(answer for _, answer in self.state.fold([event]))
-        if self._base >= version:  # the snapshot no longer has its id
-            return self.state.answer_later(event)
+        if self._state.knows(event):  # its id gets the first answer
+            return next(answer for _, answer in self._state.fold([event]))
+        # The snapshot no longer has its id; ids of settings are not kept at all.
+        if self._base >= version or event.kind == "setting":
+            return self._state.answer_later(event)
         return None
 
     def _catch_up(self, upto: int) -> list[tuple[Event, Answer]]:
-        if upto <= self.state.version:
-            return []
         with reading(self._engine.target):
-            try:
-                tail = self._engine.tail(self.state.version, upto)
-            except TailGone:
-                tail = None
-            if tail is None or tail.repair_of >= 0:
-                self.state = self._recovered()
-                return []
-            return self._fold(self.state, tail, upto)
+            for is_aside in (self._others.is_aside, None):
+                if upto <= self._state.version:
+                    break
+                try:
+                    tail = self._engine.tail(self._state.version, upto, is_aside)
+                except TailGone:
+                    tail = None
+                if tail is None or tail.repair_of >= 0:
+                    self._state = self._recovered()
+                    break
+                events = list(decode(tail.rows, self._engine.target))
+                if not self._others.concern((event for _, event in events), tail.aside):
+                    return self._fold(events, tail, upto)
+                # Between these rows are others of their groups, which were set aside.
+                for _, event in events:
+                    self._others.follow((event.cluster, event.group))
+                self._complete()
+        return []
 
     def _recovered(self, *, reopen: bool = True) -> LogState:
         """Return the state from the newest snapshot and later appends."""
-        with reading(self._engine.target):
-            version, state, tail = self._newest_seen(reopen=reopen)
-            self._base = self._changed_at = self._snapshot_at = state.version
+        target = self._engine.target
+        with reading(target):
+            version, state, tail = newest_seen(self._engine, reopen=reopen)
+            base, events = state.version, list(decode(tail.rows, target))
+            with folding(target, version):
+                for _ in state.fold(event for _, event in events):
+                    pass
+            state.version = version
+            self._others.drop()
+            self._base = self._changed_at = self._snapshot_at = base
             self._disturbed_at = -1
             self._sizes.clear()
             self._size = 0
-            self._fold(state, tail, version)
+            self._count(tail, events)
+            self._state = state
+            self._others.clear()
         return state
 
-    def _newest_seen(self, *, reopen: bool = True) -> tuple[int, LogState, Tail]:
-        """Return the newest version, and its `_newest`."""
-        for look in range(_LOOKS):
-            reopen = reopen or look > 0
-            version = self._engine.refresh(reopen=True) if reopen else self._engine.version
-            try:
-                return version, *self._newest(version)
-            except CorruptCommitLog:
-                # Others may have removed old entries or files while this process was frozen.
-                if self._engine.refresh(reopen=True) == version:
-                    raise
-        version = self._engine.version
-        return version, *self._newest(version)
+    def _complete(self) -> None:
+        """Fold the rows of all groups that were set aside."""
+        while self._fold_some():
+            pass
 
-    def _newest(self, version: int) -> tuple[LogState, Tail]:
-        """Return the state of the newest readable snapshot, and the appends after it."""
-        state = LogState()
-        try:
-            state = self._snapshot() or state
-            tail = self._engine.tail(state.version, version)
-        except TailGone as error:
-            problem = f"rows are missing: {error}"
-        except CorruptCommitLog as error:
-            problem = error.problem
-        else:
-            if tail.repair_of <= state.version:
-                return state, tail
-            problem = "the snapshot of a repair is missing"
-        # Its file may be lost, or the table restored to a version without the newest snapshot.
-        for at in self._engine.compactions():
-            with suppress(TailGone, CorruptCommitLog):
-                found = self._snapshot(at)
-                if found is not None and found.version > state.version:
-                    tail = self._engine.tail(found.version, version)
-                    if tail.repair_of <= found.version:
-                        return found, tail
-        raise CorruptCommitLog(self._engine.target, problem)
-
-    def _snapshot(self, version: int | None = None) -> LogState | None:
+    def _fold_some(self) -> bool:
+        """Fold the oldest rows that were set aside; return whether others are left."""
+        if not self._others:
+            return False
         target = self._engine.target
-        try:
-            rows = self._engine.snapshots(version)
-        except TailGone as error:
-            raise CorruptCommitLog(target, f"snapshots cannot be read: {error}") from error
-        events = [event for _, event in decode(rows, target)]
-        try:
-            return newest_snapshot(events)
-        except (KeyError, TypeError, ValueError) as error:
-            raise CorruptCommitLog(target, f"a snapshot is not valid: {error!r}") from error
+        with reading(target):
+            if not self._others.fold_oldest(self._state, _PORTION, target):
+                self._state = self._recovered()
+        return bool(self._others)
 
-    def _fold(self, state: LogState, tail: Tail, upto: int) -> list[tuple[Event, Answer]]:
-        events = list(decode(tail.rows, self._engine.target))
+    def _fold(
+        self, events: Sequence[tuple[int, Event]], tail: Tail, upto: int
+    ) -> list[tuple[Event, Answer]]:
+        """Fold the events of a tail up to a version, and keep what was set aside in it."""
         try:
-            folded = list(state.fold(event for _, event in events))
-            state.version = upto
-        except BaseException as error:
+            self._others.keep(tail.aside)
+            with folding(self._engine.target, upto):
+                folded = list(self._state.fold(event for _, event in events))
+            self._state.version = upto
+        except BaseException:
             # A partly folded state must not be used: the next call starts from the beginning. This
             # includes interrupts, because a signal can arrive between any two steps.
-            self.state = LogState()
-            if isinstance(error, MemoryError) or not isinstance(error, Exception):
-                raise
-            last = max(version for version, _ in events)
-            raise CorruptCommitLog(
-                self._engine.target, f"a row up to version {last} is not valid: {error!r}"
-            ) from error
-        self._count(tail, sorted({v for v, event in events if event.kind != "snapshot"}))
+            self._others.drop()
+            self._state = LogState()
+            raise
+        self._count(tail, events)
+        while self._others.are_too_many:
+            # Damage in them concerns their groups: who needs these reads the table again.
+            with suppress(CorruptCommitLog):
+                if not self._others.fold_oldest(self._state, _PORTION, self._engine.target):
+                    self._others.drop()
         return folded
 
-    def _count(self, tail: Tail, changes: list[int]) -> None:
+    def _count(self, tail: Tail, events: Sequence[tuple[int, Event]]) -> None:
+        changes = {version for version, event in events if event.kind != "snapshot"}
         self._snapshot_at = max(self._snapshot_at, tail.snapshot_of)
         self._disturbed_at = max(self._disturbed_at, tail.disturbed_at)
-        if changes:
-            self._changed_at = changes[-1]
-            each = tail.rows.get_total_buffer_size() // len(changes)
-            self._sizes += [(version, each) for version in changes]
-            self._size += each * len(changes)
+        each = tail.rows.get_total_buffer_size() // len(changes) if changes else 0
+        sizes = dict.fromkeys(changes, each) | {v: one.size for v, one in tail.aside.items()}
+        if sizes:
+            self._changed_at = max(sizes)
+            self._sizes += sorted(sizes.items())
+            self._size += sum(sizes.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from base64 import b64decode, b64encode
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -242,6 +243,18 @@ def share_from_plain(plain: Sequence[Any]) -> Share:
     """Return a share that the log stores."""
     topic, partition, first, last = plain
     return Share(topic, partition, _key_range(first, last))
+
+
+def headers_to_plain(headers: Iterable[tuple[str, bytes | None]]) -> list[list[str | None]]:
+    """Return headers as the log and documents store them: names, and values in base64."""
+    return [[name, None if value is None else b64encode(value).decode()] for name, value in headers]
+
+
+def headers_from_plain(
+    plain: Iterable[tuple[str, str | None]],
+) -> tuple[tuple[str, bytes | None], ...]:
+    """Return headers that the log or a document stores."""
+    return tuple((name, None if value is None else b64decode(value)) for name, value in plain)
 
 
 # A log has few distinct ranges, as most partitions are divided alike.

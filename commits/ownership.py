@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from commits.acquisitions import COOPERATIVE
 from commits.errors import ClaimConflict, EpochConflict, FencedMember
 from commits.log import CommitLog
 from commits.model import Epoch, as_share, as_shares, share_to_plain
 from commits.rows import Event, Part
+from commits.sharing import COOPERATIVE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -174,7 +174,7 @@ class Ownership:
                     return epoch
                 if answer.holder is not None:
                     raise ClaimConflict(group, member, *answer.holder)
-            now = in_force(self._log.state.group(self._cluster, group))
+            now = in_force(self._log.group(self._cluster, group))
             raise EpochConflict(group, member, previous, now, "another epoch was opened")
 
     def claim(
@@ -246,7 +246,7 @@ class Ownership:
                     return epoch
                 if answer.holder is not None:
                     raise ClaimConflict(group, member, *answer.holder)
-            now = in_force(self._log.state.group(self._cluster, group))
+            now = in_force(self._log.group(self._cluster, group))
             raise EpochConflict(group, member, epoch, now, "others took all its numbers")
 
     def renew(self, group: str, epoch: Epoch, member: str) -> None:
@@ -259,7 +259,7 @@ class Ownership:
             event = Event("commit", self._new_id(), self._cluster, group, epoch, member=member)
             answer = self._append(event)
             if not answer.counted:
-                now = in_force(self._log.state.group(self._cluster, group))
+                now = in_force(self._log.group(self._cluster, group))
                 raise FencedMember(group, member, epoch, now, answer.reason)
 
     def release(
@@ -330,13 +330,14 @@ class Ownership:
                     detail={"replaces": replaces},
                 )
             )  # fmt: skip
-            state = self._log.state.group(self._cluster, group)
+            state = self._log.group(self._cluster, group)
             # The row does not count if the row of a lost answer came just before it.
             if not answer.counted and not _has_taken_over(state, epoch, member, replaces):
                 raise FencedMember(group, member, epoch, in_force(state), answer.reason)
 
     def _refreshed(self, group: str) -> GroupState:
-        return self._log.refresh().group(self._cluster, group)
+        self._log.refresh()
+        return self._log.group(self._cluster, group)
 
     def _append(self, event: Event) -> Answer:
         return self._log.append(event)

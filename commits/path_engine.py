@@ -8,7 +8,6 @@ is work of `maintain`: a commit need not wait for it.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -19,7 +18,6 @@ from contextlib import suppress
 from pathlib import Path
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,9 +27,9 @@ from deltalake.exceptions import DeltaError
 
 from commits.delta_log import DeltaLog, conflicts_with_append, now_ms
 from commits.delta_log import host_seconds as _now
-from commits.engine import AppendConflict, Tail, TailGone
-from commits.entries import ROWS, VersionEntry, tail_of, words_of
-from commits.entry_rows import rows_of_plain, rows_to_plain, with_versions
+from commits.engine import AppendConflict, Tail, TailGone, tail_of
+from commits.entries import VersionEntry, words_of
+from commits.entry_rows import rows_of_plain, with_versions
 from commits.errors import (
     CommitLogUnavailable,
     CommitTableFormat,
@@ -42,6 +40,7 @@ from commits.errors import (
 from commits.places import local_folder, local_path, refuse_unsafe_path, refuse_unwritable
 from commits.program_end import table_calls
 from commits.rows import SCHEMA
+from commits.rows_file import SEGMENT, added_rows
 from commits.secrets import hidden, message_of
 from commits.table_features import check_appendable
 from commits.table_files import ENTRY, LOG_FOLDER, ONE_BY_ONE, files_of, side_by_side
@@ -57,13 +56,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CHECKPOINT_VERSIONS = 50
-# Statistics and dictionaries of bitmaps and single values cost space and time without a benefit.
-# The statistics of the kind allow snapshots to be found without reading the rest.
-_FILES: dict[str, Any] = {
-    "compression": "zstd", "compression_level": 1, "use_dictionary": False,
-    "write_statistics": ["kind"], "store_schema": False,
-}  # fmt: skip
-_SMALL_FILES = _FILES | {"compression": "none", "compression_level": None}
 #: What `deltalake` says of a listing of a log during which others have appended.
 _GAP = "found gap"
 _PAUSES = (0.0, 0.01, 0.03)  # seconds before an opening that failed is tried again
@@ -76,8 +68,7 @@ _PLACED_SECONDS = 5.0
 #: much less than the table's log retention.
 _STALE_SECONDS = 300.0
 _NO_TABLE = "there is no table (its disk may not be mounted, or it was moved or deleted)"
-_SEGMENT = "segment"  # the partition column
-_IN_FILES = SCHEMA.remove(SCHEMA.get_field_index(_SEGMENT))
+_IN_FILES = SCHEMA.remove(SCHEMA.get_field_index(SEGMENT))
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -172,7 +163,7 @@ class PathEngine:
                 if properties is None:
                     raise CommitTableNotFound(uri)
                 refuse_unwritable(uri)
-                DeltaLog.create(files, Schema.from_arrow(schema).to_json(), _SEGMENT, properties)
+                DeltaLog.create(files, Schema.from_arrow(schema).to_json(), SEGMENT, properties)
         except OSError as error:
             raise CommitLogUnavailable(uri, "open", message_of(error)) from error
         return cls(uri, storage_options, opened=opened, is_written=is_written)
@@ -275,7 +266,8 @@ class PathEngine:
         self._files.is_synced = is_synced
         try:
             refuse_unwritable(self._uri, rows.get_total_buffer_size())
-            version = self._log.append(*self._written(rows, snapshot_of), token)
+            files, adds, words = added_rows(rows, snapshot_of)
+            version = self._log.append(adds, words, token, files=files)
         except (OSError, KeyError, ValueError) as error:
             self._in_doubt = True
             raise CommitLogUnavailable(self._uri, "append", message_of(error)) from error
@@ -303,32 +295,6 @@ class PathEngine:
             problem = "it was opened before a fork; open it again in this process"
             raise UnsupportedTarget(self._uri, problem)
 
-    def _written(
-        self, rows: pa.Table, snapshot_of: int | None
-    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """Write the file of rows; return its action, and more fields of the entry."""
-        (segment,) = set(rows.column(_SEGMENT).to_pylist())
-        rows = rows.drop_columns([_SEGMENT])
-        plain = None if snapshot_of is not None else rows_to_plain(rows)
-        data = pa.BufferOutputStream()
-        # A few rows take as much space compressed, and more time.
-        pq.write_table(rows, data, **(_FILES if plain is None else _SMALL_FILES))
-        content = data.getvalue().to_pybytes()
-        name = f"{_SEGMENT}={segment}/part-{uuid.uuid4()}.parquet"
-        self._files.write(name, content)
-        kinds = rows.column("kind").to_pylist()
-        add: dict[str, Any] = {
-            "path": name, "partitionValues": {_SEGMENT: str(segment)}, "size": len(content),
-            "modificationTime": now_ms(), "dataChange": True,
-            "stats": json.dumps({
-                "numRecords": len(rows), "minValues": {"kind": min(kinds)},
-                "maxValues": {"kind": max(kinds)}, "nullCount": {"kind": 0},
-            }),
-        }  # fmt: skip
-        if snapshot_of is not None:
-            return [{"add": add}], dict(words_of(snapshot_of))
-        return [{"add": add}], {} if plain is None else {ROWS: plain}
-
     def _check_features(self) -> None:
         """Look at the table again if an entry has changed its properties or features.
 
@@ -344,7 +310,9 @@ class PathEngine:
         if self.version >= self._checkpoint_from:
             self._checkpoint()
 
-    def tail(self, after: int, upto: int) -> Tail:
+    def tail(
+        self, after: int, upto: int, is_aside: Callable[[Mapping[str, Any]], bool] | None = None
+    ) -> Tail:
         """Return the rows appended in versions from `after` (excluded) to `upto` (included)."""
         if upto <= after:
             return Tail()
@@ -361,6 +329,8 @@ class PathEngine:
             own = {v: self._own[e.token] for v, e in appends.items() if e.token in self._own}
             plains = {v: e.rows for v, e in appends.items() if v not in own and e.rows is not None}
             known = own.keys() | plains.keys()
+            aside = {v: appends[v] for v, rows in plains.items() if is_aside and is_aside(rows)}
+            plains = {v: rows for v, rows in plains.items() if v not in aside}
             files = [(v, file) for v, e in appends.items() if v not in known for file in e.files]
             parts = [_in_version(rows.select(_IN_FILES.names), v) for v, rows in own.items()]
             parts += [rows_of_plain(plains, _IN_FILES)] if plains else []
@@ -371,12 +341,12 @@ class PathEngine:
             raise
         except Exception as error:  # a file of nonsense can raise anything
             raise self._unreadable(error, f"versions {after + 1} to {upto}") from error
-        return tail_of(rows, entries)
+        return tail_of(rows, entries)._replace(aside=aside)
 
     def snapshots(self, version: int | None = None) -> pa.Table:
         """Return the rows of kind `snapshot` in a version, by default the newest."""
         what = f"snapshots in version {version or self.version}"
-        files = _snapshot_files(self._at(self.version if version is None else version))
+        files = self._at(self.version if version is None else version).snapshot_files()
         try:
             found = self._side_by_side(self._rows, [(0, file) for file in files])
             self._snapshots = dict(zip(files, found, strict=True))
@@ -418,14 +388,15 @@ class PathEngine:
         try:
             refuse_unwritable(self._uri, rows.nbytes)
             removes = [*_removes(self._at(at), closed)]
-            adds, _ = self._written(rows, at)
+            files, adds, _ = added_rows(rows, at)
             later = self._entries(range(at + 1, self.version + 1)).values()
             if any(map(conflicts, later)):
                 raise AppendConflict(f"rows were appended after version {at}")
             words = words_of(at, repair=closed is None)
             version = self._log.append(
-                [*removes, *adds], words, uuid.uuid4().hex, mode="Overwrite", conflicts=conflicts
-            )
+                [*removes, *adds], words, uuid.uuid4().hex, files=files, mode="Overwrite",
+                conflicts=conflicts,
+            )  # fmt: skip
         except (OSError, KeyError, TailGone, ValueError) as error:
             self._in_doubt = True
             raise CommitLogUnavailable(self._uri, "compact", message_of(error)) from error
@@ -609,12 +580,12 @@ def _removes(table: TableState, closed: int | None) -> Iterator[dict[str, Any]]:
     """Yield the actions that remove the files of all segments up to one, or of all."""
     now = now_ms()
     for path, add in table.files.items():
-        segment = int(add["partitionValues"][_SEGMENT])
+        segment = int(add["partitionValues"][SEGMENT])
         if closed is None or segment <= closed:
             yield {
                 "remove": {
                     "path": path, "deletionTimestamp": now, "dataChange": True,
-                    "extendedFileMetadata": True, "partitionValues": {_SEGMENT: str(segment)},
+                    "extendedFileMetadata": True, "partitionValues": {SEGMENT: str(segment)},
                     "size": add["size"],
                 }
             }  # fmt: skip
@@ -622,19 +593,8 @@ def _removes(table: TableState, closed: int | None) -> Iterator[dict[str, Any]]:
 
 def _segment_of(file: str) -> int:
     """Return the segment of a data file; the lowest one for a name of another tool."""
-    found = re.match(rf"{_SEGMENT}=(\d+)/", file)
+    found = re.match(rf"{SEGMENT}=(\d+)/", file)
     return int(found[1]) if found else 0
-
-
-def _snapshot_files(table: TableState) -> list[str]:
-    """Return the files that may have rows of kind `snapshot`, by their statistics."""
-    found = []
-    for path, add in table.files.items():
-        stats = json.loads(add.get("stats") or "{}")
-        least, most = (stats.get(bound, {}).get("kind") for bound in ("minValues", "maxValues"))
-        if (least or "") <= "snapshot" <= (most or "snapshot"):
-            found.append(unquote(path))
-    return found
 
 
 def _listed(files: TableFiles) -> list[int]:
@@ -674,7 +634,7 @@ def _has_foreign_files(uri: str, *, over_remains: bool) -> bool:
     path = _local(uri)
     # An empty log directory belongs to a table that another process is creating.
     names = [entry.name for entry in path.iterdir()] if path.is_dir() else []
-    others = [name for name in names if not (over_remains and name.startswith(f"{_SEGMENT}="))]
+    others = [name for name in names if not (over_remains and name.startswith(f"{SEGMENT}="))]
     return any(name != LOG_FOLDER for name in others)
 
 

@@ -39,6 +39,8 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")  # escaped characters such as spaces, in 
 _FUSE_OF_DATABRICKS = ("/dbfs/", "/Volumes/")
 _FILE = "file://"
 _LOCAL = "file:"  # Spark's form: one slash and no escapes
+#: The name of a table in a catalog, of up to three parts.
+_NAME = re.compile(r"(`[^`]+`|\w+)(\.(`[^`]+`|\w+)){0,2}", re.ASCII)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
 _SAME_SCHEME = {
     "s3a": "s3", "s3n": "s3", "gcs": "gs",
@@ -48,6 +50,11 @@ _SHARED = ("fuse", "nfs", "cifs", "smb")
 _SPACE = 16_384  # bytes of an entry of the log, and of a file without rows
 # deltalake interprets the first as an escape and fails on the others.
 _UNUSABLE = re.compile(r"%[0-9A-Fa-f]{2}|[\[\]^|]" + ("" if os.sep == "\\" else r"|\\"))
+
+
+def is_named(target: str | os.PathLike[str]) -> bool:
+    """Return whether a target is the name of a table in a catalog, which only Spark can open."""
+    return isinstance(target, str) and bool(_NAME.fullmatch(target)) and not Path(target).exists()
 
 
 def refuse_unsafe_path(uri: str, options: Mapping[str, str] | None) -> None:

@@ -8,7 +8,6 @@ ranges has several consecutive rows of a partition, which are read as one (see `
 from __future__ import annotations
 
 import json
-from base64 import b64decode, b64encode
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby, zip_longest
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from commits.errors import CommitTableFormat, CorruptCommitLog
-from commits.model import Epoch, Pending
+from commits.model import Epoch, Pending, headers_from_plain, headers_to_plain
 from commits.offsets import OffsetRanges
 
 if TYPE_CHECKING:
@@ -402,26 +401,16 @@ def _detail(event: Event, number: int, part: Part | None) -> str | None:
     """Return the JSON of a row: of its event in the first row, and more of its `pending`."""
     detail = dict(event.detail) if number == 0 else {}
     pending = part.pending if part else ()
-    if headers := [[p.offset, _headers_to_plain(p)] for p in pending if p.headers]:
+    if headers := [[p.offset, headers_to_plain(p.headers)] for p in pending if p.headers]:
         detail[_HEADERS] = headers
     if keys := [[p.offset, p.key] for p in pending if p.key is not None]:
         detail[_KEYS] = keys
     return _json(detail) if detail else None
 
 
-def _headers_to_plain(pending: Pending) -> list[Any]:
-    return [
-        [name, None if value is None else b64encode(value).decode()]
-        for name, value in pending.headers
-    ]
-
-
 def _headers_of(row: _Row) -> dict[int, tuple[tuple[str, bytes | None], ...]]:
     """Return the headers of the pending records of a row, by offset."""
-    return {
-        offset: tuple((name, None if value is None else b64decode(value)) for name, value in pairs)
-        for offset, pairs in _of_pending(row, _HEADERS)
-    }
+    return {offset: headers_from_plain(pairs) for offset, pairs in _of_pending(row, _HEADERS)}
 
 
 def _of_pending(row: _Row, name: str) -> Sequence[Any]:

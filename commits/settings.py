@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from commits.ownership import Ownership
 from commits.rows import Event
@@ -116,12 +117,12 @@ class TableSettings(Ownership):
             return {topic for topic in topics if self._setting(ACCEPT_RANGE_FETCH, False, topic)}
 
     def _settings(self, topic: str) -> dict[str, Any]:
-        settings = self._log.state.settings
+        settings = self._log.settings
         return settings.get((self._cluster, ""), {}) | settings.get((self._cluster, topic), {})
 
     def _setting(self, name: str, default: Any, topic: str = "") -> Any:
         """Return one setting of a topic or else of the store, without a merge of all settings."""
-        settings = self._log.state.settings
+        settings = self._log.settings
         for of in (topic, ""):
             found = settings.get((self._cluster, of), {})
             if name in found:
@@ -131,6 +132,19 @@ class TableSettings(Ownership):
     def _limit(self, topic: str) -> int:
         limit: int = self._setting(MAX_NUM_RANGES, self._max_ranges, topic)
         return limit
+
+    def _late_snapshot_limits(self) -> tuple[int, int]:
+        """Return the limits with a delay by writer: not all write a snapshot at once."""
+        commits, size = self._snapshot_limits()
+        late = crc32(self._writer.encode()) % (commits // 16 + 1)
+        return commits + late if commits else 0, size
+
+    def _snapshot_limits(self) -> tuple[int, int]:
+        """Return after how many appends and bytes a snapshot is due; 0 for no limit."""
+        return (
+            int(self._setting(SNAPSHOT_COMMITS, self._snapshot_commits)),
+            int(self._setting(SNAPSHOT_BYTES, self._snapshot_bytes)),
+        )
 
 
 def _check_setting(name: str, value: Any) -> None:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from commits.engine import AppendConflict, Tail, TailGone
-from commits.entries import APPEND, VersionEntry, tail_of, words_of
+from commits.engine import AppendConflict, Tail, TailGone, tail_of
+from commits.entries import APPEND, VersionEntry, words_of
 from commits.errors import (
     CommitLogUnavailable,
     CommitTableFormat,
@@ -29,10 +29,9 @@ from commits.places import log_folder, refuse_unsafe_spark, taking_turns
 from commits.rows import SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
-_NAME = re.compile(r"(`[^`]+`|\w+)(\.(`[^`]+`|\w+)){0,2}", re.ASCII)
 _CONFLICT = re.compile(r"Concurrent\w*Exception|DELTA_CONCURRENT|MetadataChanged|ProtocolChanged")
 _PY4J = "An error occurred while calling "
 #: Errors of Spark, Delta, Hadoop and Parquet about missing or invalid files. All other errors are
@@ -54,11 +53,6 @@ _NEWEST = 33  # versions
 #: Operations of other tools that remove files of the table.
 _REMOVING = {"DELETE", "UPDATE", "MERGE", "TRUNCATE", "REPLACE", "OPTIMIZE"}
 _READ = pa.schema([*SCHEMA, pa.field("_commit_version", pa.int64())])
-
-
-def is_name(target: str) -> bool:
-    """Return whether a target is the name of a table in a catalog, of up to three parts."""
-    return _NAME.fullmatch(target) is not None
 
 
 class SparkEngine:
@@ -208,8 +202,16 @@ class SparkEngine:
     def maintain(self) -> None:
         """Do nothing: Spark writes checkpoints with its appends."""
 
-    def tail(self, after: int, upto: int) -> Tail:
-        """Return the rows appended in versions from `after` (excluded) to `upto` (included)."""
+    def tail(
+        self,
+        after: int,
+        upto: int,
+        is_aside: Callable[[Mapping[str, Any]], bool] | None = None,  # noqa: ARG002
+    ) -> Tail:
+        """Return the rows appended in versions from `after` (excluded) to `upto` (included).
+
+        No rows are set aside: entries that Spark writes have none.
+        """
         if upto <= after:
             return Tail()
         try:

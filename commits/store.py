@@ -17,7 +17,7 @@ from commits.table import open_table
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from contextlib import AbstractContextManager
     from datetime import datetime
 
@@ -104,7 +104,7 @@ class CommitStore(Committing):
     def id(self) -> str:
         """The nonce of the table. It is unique and changes with a repair."""
         with self._lock:
-            return self._log.state.store or self._engine.properties["coopconsume.store"]
+            return self._log.store or self._engine.properties["coopconsume.store"]
 
     @property
     def target(self) -> str:
@@ -158,13 +158,15 @@ class CommitStore(Committing):
     def groups(self) -> list[str]:
         """Return the groups of this Kafka cluster."""
         with self._lock:
-            known = self._log.refresh().groups
+            self._log.refresh()
+            known = self._log.state.groups
             return sorted(name for cluster, name in known if cluster == self._cluster)
 
     def clusters(self, group: str) -> list[str]:
         """Return the ids of the Kafka clusters that have a group of this name in the log."""
         with self._lock:
-            return sorted(cluster for cluster, name in self._log.refresh().groups if name == group)
+            self._log.refresh()
+            return sorted(cluster for cluster, name in self._log.state.groups if name == group)
 
     def counted_commits(self, group: str) -> CommitIds:
         """Return the ids of the commits that counted. Outputs with such an id count as well.
@@ -177,7 +179,7 @@ class CommitStore(Committing):
     def has_counted(self, group: str, commit_id: str) -> bool:
         """Return whether a commit counted, as far as the log was read."""
         with self._lock:
-            return commit_id in self._log.state.group(self._cluster, group).counted
+            return commit_id in self._log.group(self._cluster, group).counted
 
     def commits_at(self, group: str, at: int | datetime | str) -> tuple[int, CommitIds] | None:
         """Return the ids of the commits that had counted at a place of the log.
@@ -203,7 +205,7 @@ class CommitStore(Committing):
     def version(self) -> int:
         """Return the newest version of the table. Reads the log."""
         with self._lock:
-            return self._log.refresh().version
+            return self._log.refresh()
 
     def refused_parts(self, group: str) -> dict[str, frozenset[TopicPartition]]:
         """Return the refused partitions of commits that counted, by commit id; usually empty.
@@ -302,9 +304,17 @@ class CommitStore(Committing):
         Raises:
             CorruptCommitLog: If the log cannot be read.
         """
+        return self.histories([group])[group]
+
+    def histories(self, groups: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+        """Return the history of each of some groups; it reads the log once.
+
+        Entries and errors are those of `history`.
+        """
+        found: dict[str, list[dict[str, Any]]] = {group: [] for group in groups}
         with self._lock:
-            return [
-                history_entry(version, event, answer, doubts)
-                for version, event, answer, doubts in self._log.history()
-                if (event.cluster, event.group) == (self._cluster, group)
-            ]
+            for version, event, answer, doubts in self._log.history():
+                if event.cluster == self._cluster and event.group in found:
+                    entry = history_entry(version, event, answer, doubts)
+                    found[event.group].append(entry)
+        return found

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commits.errors import CommitTableFormat
 from commits.path_engine import CHECKPOINT_VERSIONS, PathEngine
+from commits.places import is_named
 from commits.rows import FORMAT, SCHEMA
-from commits.spark_engine import SparkEngine, is_name
+from commits.spark_engine import SparkEngine
 
 if TYPE_CHECKING:
     import os
@@ -108,11 +108,6 @@ def opened_at(
     if is_named(target):
         return None if spark is None else SparkEngine(str(target), spark)
     return PathEngine.opened_at(target, storage_options, versions)
-
-
-def is_named(target: str | os.PathLike[str]) -> bool:
-    """Return whether a target is the name of a table in a catalog, which only Spark can open."""
-    return isinstance(target, str) and is_name(target) and not Path(target).exists()
 
 
 def _check(engine: PathEngine | SparkEngine) -> None:

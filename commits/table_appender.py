@@ -23,8 +23,8 @@ from commits.engine import AppendConflict
 from commits.errors import CorruptCommitLog, UnsupportedTarget
 from commits.places import local_folder, refuse_unsafe_path
 from commits.secrets import hidden, message_of
-from commits.table_features import asks_of_append
-from commits.table_files import LOG_FOLDER, StoreFiles, files_of
+from commits.table_features import asks_of_append, refused_feature
+from commits.table_files import LOG_FOLDER, files_of
 from commits.table_state import DamagedEntry, read_table
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class _Opened:
         partitioned_by: Its partition columns.
         properties: Its properties.
         is_plain: Whether an append needs nothing but its files and an entry.
+        is_for_deltalake: Whether `deltalake` writes to it.
         log: Its log.
     """
 
@@ -80,10 +81,17 @@ class _Opened:
             and all(map(can_partition, kinds))
             and not any(_has_required(field.type) for field in self.schema)
         )
+        features = table.protocol.get("writerFeatures") or ()
+        self.is_for_deltalake = refused_feature(features, appends=False) is None
         self.log = DeltaLog(files, target, table.version)
 
     def takes(self, rows: pa.Table) -> bool:
-        """Whether rows have the columns of the table, and no null where it has none."""
+        """Whether rows have the columns of the table, and no null where it has none.
+
+        Large ones are left to `deltalake` where it can write.
+        """
+        if rows.nbytes > _LARGE and self.is_for_deltalake:
+            return False
         return len(self.schema) == rows.num_columns and all(
             field.name in rows.column_names
             and rows.schema.field(field.name).type == field.type
@@ -130,7 +138,7 @@ class TableAppender:
         Raises:
             OSError: The storage does not answer or refuses.
         """
-        if self._files is None or rows.nbytes > _LARGE:
+        if self._files is None:
             return None
         with self._lock:
             if os.getpid() != self._pid:  # of a fork: its connections are those of the other one
@@ -184,16 +192,17 @@ class TableAppender:
                 now_ms=now_ms(), row_group_size=self._row_group_size,
             )
         )  # fmt: skip
-        calls: list[Callable[[], bool]] = [
-            # Else an entry could be created in a table that has taken the place of this one.
-            opened.log.is_newest_there,
-            *(self._writing(file) for file in added),
-        ]
+        # Else an entry could be created in a table that has taken the place of this one.
+        calls = [opened.log.is_newest_there]
+        files = {file.name: file.content for file in added}
+        if self._files.is_far:
+            calls += [self._writing(file) for file in added]
+            files = {}
         if not self._all(calls):
             return None
         actions = [{"add": file.action} for file in added]
         token = uuid.uuid4().hex
-        version = opened.log.append(actions, {}, token, conflicts=_changes_table)
+        version = opened.log.append(actions, {}, token, files=files, conflicts=_changes_table)
         took = host_seconds() - began
         if took > _STALE_SECONDS:
             raise OSError(f"the append took {took:.0f} s, in which its entry may have been removed")
@@ -208,9 +217,9 @@ class TableAppender:
         return write
 
     def _all(self, calls: Sequence[Callable[[], bool]]) -> bool:
-        """Whether all calls return true; side by side in a store."""
-        if not isinstance(self._files, StoreFiles):
-            return all(call() for call in calls)
+        """Whether all calls return true; several are made side by side."""
+        if len(calls) == 1:
+            return calls[0]()
         try:
             with ThreadPoolExecutor(_WRITERS) as pool:
                 return all([*pool.map(lambda call: call(), calls)])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from commits.errors import CommitTableFormat
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from commits.table_state import TableState
 
@@ -27,6 +27,11 @@ _PROPERTIES: Final = {
 }
 #: Fields of a column's metadata that ask something of an append.
 _COLUMN: Final = ("delta.generationExpression", "delta.identity.start", "delta.invariants")
+#: Features of tables that `deltalake` writes to.
+_OF_DELTALAKE: Final = """
+appendOnly changeDataFeed checkConstraints columnMapping deletionVectors generatedColumns invariants
+timestampNtz v2Checkpoint variantType
+"""
 _LAST_PLAIN: Final = 6  # the last protocol version of a writer without a list of features
 _NEWEST_READER, _NEWEST_WRITER = 3, 7  # of Delta's protocol
 
@@ -75,6 +80,17 @@ def asks_of_append(table: TableState, *, removes: bool) -> str | None:
             if name in field.get("metadata", {}):
                 return f"the column {field['name']} with {name}"
     return None
+
+
+def refused_feature(features: Iterable[str], *, appends: bool) -> str | None:
+    """Return a feature of a table that rows cannot be written to; None if there is no such.
+
+    Args:
+        features: The features that its writers have to know.
+        appends: Whether rows are appended here, and not only by `deltalake`.
+    """
+    known = {*_OF_DELTALAKE.split()} | ({*_KNOWN.split()} if appends else set())
+    return min({*features} - known, default=None)
 
 
 def _asked_by_protocol(protocol: Mapping[str, Any]) -> str | None:

@@ -15,10 +15,11 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
 
 from commits.errors import UnsupportedTarget
 from commits.places import local_folder
@@ -47,22 +48,18 @@ _REQUEST, _REPEATS = 20, 60
 _PAGE: Final = 1_000  # names of a listing that one request of a store returns
 ONE_BY_ONE: Final = 16  # files on a local disk up to which one thread reads them
 _READERS: Final = 16
+_TOGETHER: Final = 64  # files of an append that are open at once
+_NO_FILES: Final[Mapping[str, bytes]] = MappingProxyType({})
 
 T = TypeVar("T")
 R = TypeVar("R")
 #: Units of durations, in seconds.
-_UNITS: Final = {
-    word: seconds
-    for words, seconds in (
-        ("ns nsec", 1e-9),
-        ("us usec", 1e-6),
-        ("ms msec millis", 1e-3),
-        ("s sec secs second seconds", 1.0),
-        ("m min mins minute minutes", 60.0),
-        ("h hr hrs hour hours", 3_600.0),
-    )
-    for word in words.split()
-}
+_NAMES_OF_UNITS: Final = (
+    ("ns nsec", 1e-9), ("us usec", 1e-6), ("ms msec millis", 1e-3),
+    ("s sec secs second seconds", 1.0), ("m min mins minute minutes", 60.0),
+    ("h hr hrs hour hours", 3_600.0),
+)  # fmt: skip
+_UNITS: Final = {word: seconds for words, seconds in _NAMES_OF_UNITS for word in words.split()}
 
 
 class TableFiles(ABC):
@@ -96,8 +93,12 @@ class TableFiles(ABC):
         """Write a file of a new name."""
 
     @abstractmethod
-    def create(self, name: str, data: bytes) -> bool:
-        """Write a file that does not exist; return whether it was written."""
+    def create(self, name: str, data: bytes, files: Mapping[str, bytes] = _NO_FILES) -> bool:
+        """Write a file that does not exist, after others of new names; return whether it was."""
+
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """Remove a file."""
 
     @abstractmethod
     def remove_drafts(self) -> None:
@@ -136,33 +137,18 @@ class DiskFiles(TableFiles):
 
     def has(self, name: str) -> bool:
         """Return whether there is a file."""
-        try:
-            return (self._folder / name).exists()
-        except OSError:
-            return False
+        return os.path.exists(self._folder / name)  # noqa: PTH110 - of a path that fails, too
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file of a new name, in new folders of the table if need be."""
-        path = self._folder / name
-        try:
-            self._written(path, data)
-        except FileNotFoundError:
-            # Not the table's own folder: its disk may not be mounted.
-            folders = [one for one in path.parents if self._folder in one.parents]
-            for folder in reversed(folders):
-                with suppress(FileExistsError):
-                    folder.mkdir()
-            self._written(path, data)
-            for folder in folders:
-                self._sync(folder.parent)
-        self._sync(path.parent)
+        self._write({name: data})
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create(self, name: str, data: bytes, files: Mapping[str, bytes] = _NO_FILES) -> bool:
         """Write a file that does not exist; return whether it was written."""
         path = self._folder / name
         draft = path.with_name(f".{path.name}.{uuid.uuid4().hex}{_DRAFT}")
         try:
-            self._written(draft, data)
+            self._write(files, (draft, data))
             os.link(draft, path)
         except FileExistsError:
             return False
@@ -182,6 +168,10 @@ class DiskFiles(TableFiles):
             return sorted(entry.name for entry in found if entry.name > after and entry.is_file())
         return []
 
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        (self._folder / name).unlink()
+
     def remove_drafts(self) -> None:
         """Remove drafts of entries that are over a day old."""
         for draft in (self._folder / LOG_FOLDER).glob(f".*{_DRAFT}"):
@@ -189,12 +179,49 @@ class DiskFiles(TableFiles):
                 if time.time() - draft.stat().st_mtime > _DAY:
                     draft.unlink()
 
-    def _written(self, path: Path, data: bytes) -> None:
-        with path.open("xb") as file:
-            file.write(data)
-            if self.is_synced:
+    def _write(self, files: Mapping[str, bytes], *drafts: tuple[Path, bytes]) -> None:
+        """Write files and their folders, and drafts; wait for the disk once for up to 64 files."""
+        many = list(files.items())
+        while len(many) > _TOGETHER:  # A process may open only so many at once.
+            self._write_together(dict(many[:_TOGETHER]))
+            del many[:_TOGETHER]
+        self._write_together(dict(many), *drafts)
+
+    def _write_together(self, files: Mapping[str, bytes], *drafts: tuple[Path, bytes]) -> None:
+        with ExitStack() as opened:
+            handles: list[int] = []
+            folders: dict[Path, None] = {}
+
+            def write(file: BinaryIO, data: bytes) -> None:
+                opened.enter_context(file).write(data)
                 file.flush()
-                os.fsync(file.fileno())
+                handles.append(file.fileno())
+
+            for name, data in files.items():
+                path = self._folder / name
+                folders[path.parent] = None
+                try:
+                    file = path.open("xb")
+                except FileNotFoundError:
+                    folders |= dict.fromkeys(self._make_folders(path))
+                    file = path.open("xb")
+                write(file, data)
+            for path, data in drafts:
+                write(path.open("xb"), data)
+            if self.is_synced:
+                for folder in folders:
+                    handles.append(os.open(folder, os.O_RDONLY))
+                    opened.callback(os.close, handles[-1])
+                side_by_side(os.fsync, handles, is_far=True)
+
+    def _make_folders(self, path: Path) -> list[Path]:
+        """Make the folders of a file within the table; return the folders that those are in."""
+        # Not the table's own folder: its disk may not be mounted.
+        missing = [one for one in path.parents if self._folder in one.parents]
+        for folder in reversed(missing):
+            with suppress(FileExistsError):
+                folder.mkdir()
+        return [folder.parent for folder in missing]
 
     def _sync(self, folder: Path) -> None:
         if not self.is_synced:
@@ -247,14 +274,21 @@ class StoreFiles(TableFiles):
         with _as_of_files():
             self._calls.put(self._store, name, data)  # a large file in parts
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create(self, name: str, data: bytes, files: Mapping[str, bytes] = _NO_FILES) -> bool:
         """Write a file that does not exist; return whether it was written."""
+        for other, content in files.items():
+            self.write(other, content)
         try:
             with _as_of_files():
                 self._calls.put(self._store, name, data, mode="create", use_multipart=False)
         except FileExistsError:
             return False
         return True
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        with _as_of_files():
+            self._calls.delete(self._store, name)
 
     def remove_drafts(self) -> None:
         """Do nothing: a put leaves nothing."""

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from commits.entries import VersionEntry, actions_of, digest_of
+from commits.entries import VersionEntry, actions_of
 from commits.secrets import message_of
 from commits.table_files import ENTRY, LOG_FOLDER, entry_name, side_by_side
 
@@ -67,6 +67,16 @@ class TableState:
     def fields(self) -> Sequence[Mapping[str, Any]]:
         """The columns of the table, as Delta's JSON."""
         found: Sequence[Mapping[str, Any]] = json.loads(self.metadata["schemaString"])["fields"]
+        return found
+
+    def snapshot_files(self) -> list[str]:
+        """Return the files that may have rows of kind `snapshot`, by their statistics."""
+        found = []
+        for path, add in self.files.items():
+            stats = json.loads(add.get("stats") or "{}")
+            least, most = (stats.get(bound, {}).get("kind") for bound in ("minValues", "maxValues"))
+            if (least or "") <= "snapshot" <= (most or "snapshot"):
+                found.append(unquote(path))
         return found
 
     def take_entries(self, versions: range) -> dict[int, VersionEntry]:
@@ -151,7 +161,7 @@ def _read(files: TableFiles, version: int | None, kinds: Sequence[str]) -> Table
                 f"the entry of version {at} is not valid: {message_of(error)}"
             ) from error
         with _parsing(f"the entry of version {at}"):
-            state.entries[at] = VersionEntry.of(actions, digest_of(data))
+            state.entries[at] = VersionEntry.of(actions, data)
             state.add(actions)
     with _parsing("its protocol or its metadata"):
         _ = state.fields, state.protocol["minReaderVersion"], state.protocol["minWriterVersion"]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from coopconsume.consumer import CooperativeConsumer as CooperativeConsumer
     from coopconsume.decoding import DecoderFactory as DecoderFactory
     from coopconsume.decoding import SchemaRegistryDecoder as SchemaRegistryDecoder
+    from coopconsume.doctor import diagnose as diagnose
     from coopconsume.errors import CoopConsumeError as CoopConsumeError
     from coopconsume.fenced import FencedWriter as FencedWriter
     from coopconsume.fenced.election import LeaderElection as LeaderElection
@@ -48,7 +49,12 @@ if TYPE_CHECKING:
     from coopconsume.state.value import State as State
     from coopconsume.testing.local.broker import LocalKafka as LocalKafka
     from coopconsume.testing.local.session import local_session as local_session
+    from coopconsume.worker.circuit_breaker import CircuitBreaker as CircuitBreaker
+    from coopconsume.worker.circuit_breaker import CircuitOpen as CircuitOpen
+    from coopconsume.worker.concurrency_limit import ConcurrencyLimit as ConcurrencyLimit
     from coopconsume.worker.handler_life import SlotContext as SlotContext
+    from coopconsume.worker.handler_lines import HandlerLine as HandlerLine
+    from coopconsume.worker.handler_logs import RecordLogFilter as RecordLogFilter
     from coopconsume.worker.slot import current_slot as current_slot
 
 __version__ = "0.1.0"
@@ -58,14 +64,18 @@ _HOME = {
     "AcknowledgeType": "coopconsume.queue",
     "Admin": "coopconsume.admin.client",
     "AsyncQueueConsumer": "coopconsume.queue",
+    "CircuitBreaker": "coopconsume.worker.circuit_breaker",
+    "CircuitOpen": "coopconsume.worker.circuit_breaker",
     "CommitResult": "commits",
     "CommitStore": "commits",
+    "ConcurrencyLimit": "coopconsume.worker.concurrency_limit",
     "CoopConsumeError": "coopconsume.errors",
     "CooperativeConsumer": "coopconsume.consumer",
     "CooperativeQuery": "coopconsume.query",
     "DecoderFactory": "coopconsume.decoding",
     "ExclusiveProducer": "coopconsume.fenced.exclusive",
     "FencedWriter": "coopconsume.fenced",
+    "HandlerLine": "coopconsume.worker.handler_lines",
     "KeyRange": "assignors",
     "LeaderElection": "coopconsume.fenced.election",
     "LocalKafka": "coopconsume.testing.local.broker",
@@ -77,6 +87,7 @@ _HOME = {
     "QueueConsumer": "coopconsume.queue",
     "RebalanceListener": "coopconsume.group.callbacks",
     "Record": "coopconsume.record",
+    "RecordLogFilter": "coopconsume.worker.handler_logs",
     "Reject": "coopconsume.record",
     "Retry": "coopconsume.record",
     "RetryPolicy": "coopconsume.record",
@@ -90,6 +101,7 @@ _HOME = {
     "committed_state": "coopconsume.state.reading",
     "create_committed_rows_view": "coopconsume.sinks",
     "current_slot": "coopconsume.worker.slot",
+    "diagnose": "coopconsume.doctor",
     "key_hash": "assignors",
     "local_session": "coopconsume.testing.local.session",
 }

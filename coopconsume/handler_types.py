@@ -9,8 +9,11 @@ from coopconsume.record import Record
 from coopconsume.state.value import State
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import DataFrame
 
+    from coopconsume.decoding.declaration import Declared
     from coopconsume.record import OnDead, RetryPolicy
     from coopconsume.runtime.job_spec import OutputMode
     from coopconsume.worker.report import Ordering
@@ -36,26 +39,40 @@ FrameAnswer = Outcome | Iterable[Any] | None
 FrameFunction = Callable[[Any], FrameAnswer | Coroutine[Any, Any, FrameAnswer]] | str
 
 
-class _Settings(TypedDict, total=False):
-    """The arguments that handlers of records have in common, and that may be left out."""
+class OutcomeSettings(TypedDict, total=False):
+    """The arguments that all handlers have in common, and that may be left out."""
 
-    concurrency: int
     retry: RetryPolicy | None
     dead_letter: str | None
     on_dead: OnDead
     output: str | Callable[[DataFrame, str], object] | None
     output_schema: Any
     output_mode: OutputMode
+    output_partition_by: str | Sequence[str]
 
 
-class ForeachSettings(_Settings, total=False):
+class RecordSettings(OutcomeSettings, total=False):
+    """Those of handlers of records."""
+
+    concurrency: int
+
+
+class ForeachSettings(RecordSettings, total=False):
     """The other arguments of `CooperativeConsumer.foreach`."""
 
     ordering: Ordering
 
 
-class StateSettings(_Settings, total=False):
+class StateSettings(RecordSettings, total=False):
     """The arguments of `CooperativeConsumer.foreach_with_state` that may be left out."""
 
     ttl: float | str | None
     history: int
+
+
+class FrameSettings(OutcomeSettings, total=False):
+    """The arguments of `CooperativeConsumer.foreach_frame` that `foreach` has, too."""
+
+    ordering: Ordering
+    value: Declared[Any] | None
+    key: Declared[Any] | None

@@ -1,4 +1,4 @@
-"""The values that options accept: how they are parsed, and how they are described."""
+"""The values that options accept: how they are parsed and described, and one default."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _UNLIMITED = 2**63 - 1
+_COMMIT_INTERVAL = 0.04
+#: Where a commit table costs money for each request, and a commit makes two.
+_COMMIT_INTERVAL_ELSEWHERE = 0.2
 _UNITS = {
     "ms": 0.001, "millisecond": 0.001, "s": 1.0, "sec": 1.0, "second": 1.0,
     "m": 60.0, "min": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0,
@@ -47,6 +50,14 @@ def seconds_of(name: str, text: float | str) -> float:
         return parse_seconds(text)
     except ValueError as error:
         raise InvalidOption(name, repr(text), str(error)) from None
+
+
+def commit_interval_of(table: str | None) -> float:
+    """Returns the usual ``commitInterval``: elsewhere than on a local disk each request costs."""
+    from commits.places import is_named, local_folder
+
+    is_local = not table or not (is_named(table) or local_folder(table) is None)
+    return _COMMIT_INTERVAL if is_local else _COMMIT_INTERVAL_ELSEWHERE
 
 
 @dataclass(frozen=True)

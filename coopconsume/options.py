@@ -10,19 +10,15 @@ Spark's source and kafka-python; `Options.client_config` is the one place that t
 
 from __future__ import annotations
 
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from commits.acquisitions import COOPERATIVE
+from commits.sharing import COOPERATIVE
 from coopconsume.errors import InvalidOption, MissingOption
 from coopconsume.filters import KEY_ENCODINGS, RecordFilter, checked_expression, parse_filter
 from coopconsume.kafka.security.secrets import keep_out_of_logs
-from coopconsume.kafka.settings import (
-    MEMBER_SETTINGS,
-    check_setting,
-    client_config,
-    complete,
-)
+from coopconsume.kafka.settings import MEMBER_SETTINGS, check_setting, client_config, complete
+from coopconsume.option_declaration import declare, declared
 from coopconsume.option_names import (
     CLIENT_SETTINGS,
     REFUSED_SETTINGS,
@@ -45,62 +41,16 @@ from coopconsume.option_values import (
     SETTINGS,
     STARTING,
     TOPICS,
-    Values,
+    commit_interval_of,
     one_of,
     seconds,
     whole,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 
-@dataclass(frozen=True)
-class Option:
-    """The declaration of an option.
-
-    Attributes:
-        attribute: The name of the field of `Options`.
-        name: The name that users give.
-        default: The value if it is not given.
-        values: What it accepts.
-        doc: What it means.
-        is_listed: Whether the documentation lists it.
-    """
-
-    attribute: str
-    name: str
-    default: Any
-    values: Values
-    doc: str
-    is_listed: bool = True
-
-    def read(self, value: Any) -> Any:
-        """Returns the value of a text or number that a user gave; None stands for the default.
-
-        Raises:
-            InvalidOption: It is of the wrong type or out of its range.
-        """
-        if value is None:
-            return self.default
-        try:
-            return self.values.parse(value)
-        except (ValueError, TypeError) as error:
-            hint = "give a whole number" if "invalid literal" in str(error) else str(error)
-            raise InvalidOption(self.name, repr(value), hint) from None
-
-
-def _option(
-    default: Any, values: Values, doc: str, *, name: str | None = None, is_listed: bool = True
-) -> Any:
-    """Declares an option; its name is the field's in camelCase unless it is given."""
-    more = {"values": values, "doc": doc, "name": name, "is_listed": is_listed}
-    return field(default=default, metadata=more)
-
-
-_COMMIT_INTERVAL = 0.04
-#: Where a commit table costs money for each request, and a commit makes two.
-_COMMIT_INTERVAL_ELSEWHERE = 0.2
 _REQUIRED_KAFKA = ("bootstrap.servers", "group.id")
 
 
@@ -109,243 +59,250 @@ class Options:
     """The checked options of a consumer. Build it with `Options.parse`."""
 
     kafka: Mapping[str, str] = field(repr=False)
-    subscribe: tuple[str, ...] | None = _option(
-        None, TOPICS,
-        "The topics.",
+    subscribe: tuple[str, ...] | None = declare(
+        None, TOPICS, "The topics.",
     )  # fmt: skip
-    subscribe_pattern: str | None = _option(
+    subscribe_pattern: str | None = declare(
         None, PATTERN,
         "Topics whose whole names match the expression; topics that are created later are added.",
     )  # fmt: skip
-    starting_offsets: str | dict[str, dict[int, int]] = _option(  # noqa: RUF009 - a field
+    starting_offsets: str | dict[str, dict[int, int]] = declare(  # noqa: RUF009 - a field
         "earliest", STARTING,
         "Where a partition without a commit starts. Partitions that are added while the group "
         "exists start at earliest.",
     )  # fmt: skip
-    fail_on_data_loss: bool = _option(
+    fail_on_data_loss: bool = declare(
         True, FLAG,
         "Stop if records were deleted before they were done; false: report the loss and continue.",
     )  # fmt: skip
-    on_missing_topic: str = _option(
+    on_missing_topic: str = declare(
         "fail", one_of("fail", "wait"),
         "If a topic does not exist yet, or is deleted: fail, or continue with the other topics "
         "until it exists.",
     )  # fmt: skip
-    max_offsets_per_trigger: int | None = _option(
-        None, whole(1),
-        "Offsets that a batch may span, over all partitions.",
+    max_offsets_per_trigger: int | None = declare(
+        None, whole(1), "Offsets that a batch may span, over all partitions.",
     )  # fmt: skip
-    min_partitions: int | None = _option(
+    min_partitions: int | None = declare(
         None, whole(1, 10_000),
         "Slices in which a batch is read, at least; default: slots.",
     )  # fmt: skip
-    keep_failed_keys: bool = _option(
+    keep_failed_keys: bool = declare(
         True, FLAG,
         "Keep the first 64 characters of the key of a failed record in the commit table, until the "
         "record is done; false: what shows the key reads it from Kafka.",
     )  # fmt: skip
-    include_headers: bool = _option(
-        False, FLAG,
-        "Pass record headers to handlers and frames.",
+    include_headers: bool = declare(
+        False, FLAG, "Pass record headers to handlers and frames.",
     )  # fmt: skip
-    commit_table: str = _option(
+    commit_table: str = declare(
         None, PLACE,
         "The Delta table of the commits: its path, or its name in a catalog. Required.",
     )  # fmt: skip
-    slots: int | None = _option(
+    slots: int | None = declare(
         None, whole(1, 10_000),
         "Spark tasks side by side; default: the cores that Spark has, in real time all but one.",
     )  # fmt: skip
-    assignor: str = _option(
+    assignor: str = declare(
         "sticky", one_of("sticky", "range", "roundrobin"),
         "How the members of a group share the topics; the group uses the one that most members "
         "ask for and all of them know.",
     )  # fmt: skip
-    sharing: str = _option(
+    sharing: str = declare(
         "keyRanges", one_of("keyRanges", COOPERATIVE),
         "How the members of a group share partitions: each has key ranges of its own, or all of "
         "them acquire chunks of offsets (KIP-X's cooperative fetch), for handlers with "
         '`ordering="none"`.',
     )  # fmt: skip
-    allow_key_share: bool = _option(
+    allow_key_share: bool = declare(
         True, FLAG,
         "Whether this member takes parts of partitions (KIP-X); if not, it gets whole partitions "
         "only.",
     )  # fmt: skip
-    allow_individual_commit: bool = _option(
+    allow_individual_commit: bool = declare(
         True, FLAG,
         "Whether this member commits record by record (KIP-X); only true is accepted.",
         name="allow.individual.commit", is_listed=False,
     )  # fmt: skip
-    max_bytes_key_range_hashing: int = _option(
+    max_bytes_key_range_hashing: int = declare(
         64 << 20, whole(0),
         "Bytes of records that the fetch server of a host keeps in real time (KIP-X), at most: "
         "it reads the brokers once for all slots of the host. 0: each slot reads for itself.",
         name="max.bytes.key.range.hashing",
     )  # fmt: skip
-    key_range_hashing_content: str = _option(
+    key_range_hashing_content: str = declare(
         "record", one_of("record", "key"),
         "What the fetch server of a host keeps of a record (KIP-X): all of it, or no value and no "
         "headers. With `key` each slot reads these of its own records from the brokers, by offset.",
         name="key.range.hashing.content",
     )  # fmt: skip
-    max_num_ranges_to_commit: int = _option(
+    max_num_ranges_to_commit: int = declare(
         10_000, whole(1),
         "Ranges in one commit (KIP-X): with so many to commit, a commit is written early, and a "
         "larger one is written as several rows. `maxNumRanges` is for all ranges of a partition.",
         name="max.num.ranges.to.commit",
     )  # fmt: skip
-    max_num_ranges: int = _option(
+    max_num_ranges: int = declare(
         1_000_000, whole(1),
         "Committed ranges of a partition above its stable offset. From 80 % of it on no new "
         "records are read. What was read is committed also above it; what users commit by name is "
         "not.",
     )  # fmt: skip
-    batch_time: float = _option(
+    batch_time: float = declare(
         10.0, seconds(0.05),
         "Time after which a batch starts no further handler.",
     )  # fmt: skip
-    handler_timeout: float = _option(
+    handler_timeout: float = declare(
         60.0, seconds(0.05),
         "Time for running handlers beyond batchTime; then their worker is ended.",
     )  # fmt: skip
-    lease_grace: float = _option(
-        8.0, seconds(0.05),
+    lease_grace: float = declare(
+        7.0, seconds(0.05),
         "Time after the end of a slot's lease in which its driver must be there again, while "
         "handlers run; then its worker is ended, and no attempt is charged. The next owners wait "
         "for lease + leaseGrace after a crash.",
     )  # fmt: skip
-    drain_timeout: float = _option(
+    drain_timeout: float = declare(
         10.0, seconds(0),
         "Time for running handlers before a share moves to a new owner.",
     )  # fmt: skip
-    max_poll_interval: float = _option(
+    max_poll_interval: float = declare(
         300.0, seconds(0.1),
         "Time between two calls of poll, commit, retry or reject, at most. Then a subscribed "
         "consumer without a running query leaves the group, as in Kafka; what was polled and not "
         "committed comes again, and the next call of poll joins again.",
     )  # fmt: skip
-    commit_interval: float = _option(
+    commit_interval: float = declare(
         None, seconds(0, 60),
         "Time between two appends to the commit table while a job works, at least; a stop and a "
         "hand-over do not wait. By default 0.04 on a local disk and 0.2 elsewhere; appends that "
         "take much of a processor make it longer, up to 0.2. A longer one repeats more after a "
         "crash.",
     )  # fmt: skip
-    channel_port: int = _option(
+    channel_port: int = declare(
         0, whole(0, 65_535),
         "Port of the driver to which running slots connect (see spark.driver.host); 0: any.",
     )  # fmt: skip
-    ui_port: int = _option(
+    ui_port: int = declare(
         0, whole(0, 65_535),
         "Port of the live page that `query.ui_url` starts at localhost; 0: any.",
     )  # fmt: skip
-    show_waiting: bool = _option(
+    show_waiting: bool = declare(
         True, FLAG,
         "Write what a job waits for to standard error, in one line, if it still does ten seconds "
         "later; `coopconsume run` has a status line instead.",
     )  # fmt: skip
-    max_pending: int = _option(
+    show_handler_lines: int = declare(
+        0, whole(0, 1_000),
+        "How many lines of what handlers log and print the driver shows in a second, with their "
+        "records; 0: none.",
+    )  # fmt: skip
+    max_pending: int = declare(
         100_000, whole(1),
         "Pending records of a partition, and records that wait behind them, at which no new "
         "records are read.",
     )  # fmt: skip
-    max_records_per_second: float | None = _option(
-        None, RATE,
-        "Records that may start in a second; each slot has its part of it.",
+    max_records_per_second: float | None = declare(
+        None, RATE, "Records that may start in a second; each slot has its part of it.",
     )  # fmt: skip
-    max_records_per_second_per_share: float | None = _option(
-        None, RATE,
-        "Records of one partition that may start in one slot in a second.",
+    max_records_per_second_per_share: float | None = declare(
+        None, RATE, "Most records of one partition that a slot starts in a second.",
     )  # fmt: skip
-    max_records_per_second_per_key: float | None = _option(
-        None, RATE,
-        "Records of one key that may start in a second, within a batch.",
+    max_records_per_second_per_key: float | None = declare(
+        None, RATE, "Records of one key that may start in a second, within a batch.",
     )  # fmt: skip
-    circuit_breaker: int | None = _option(
+    circuit_breaker: int | None = declare(
         None, whole(1, 1_000_000),
         "Failures in a row in a slot after which the job pauses; Retry and Reject do not count.",
     )  # fmt: skip
-    circuit_breaker_pause: float = _option(
+    circuit_breaker_pause: float = declare(
         30.0, seconds(0.05),
         "Length of the first pause; each failed trial doubles it, up to ten times.",
     )  # fmt: skip
-    on_external_reset: str = _option(
+    on_external_reset: str = declare(
         "fail", one_of("fail", "honour"),
         "If another client changed the group's offset in Kafka: fail, or continue from there.",
     )  # fmt: skip
-    dead_letter: str | None = _option(
+    handler_log_lines: int = declare(
+        0, whole(0, 100),
+        "The last lines that a handler has logged and printed in a call, which dead letters and "
+        "the log of failures have with the trace of its error; 0: none.",
+    )  # fmt: skip
+    trace_handlers: bool = declare(
+        False, FLAG, "Make an OpenTelemetry span of each handler call, in its record's trace.",
+    )  # fmt: skip
+    emit_lineage: bool = declare(
+        False, FLAG, "Send the inputs and outputs of a query as events of OpenLineage.",
+    )  # fmt: skip
+    dead_letter: str | None = declare(
         None, DESTINATION,
         "The destination of records that are given up: a Delta table or a topic.",
     )  # fmt: skip
-    dead_letter_partitions: int = _option(
+    dead_letter_partitions: int = declare(
         0, whole(0, 100_000),
         "Partitions of the topic of `deadLetter`, which is created with the first dead letter; 0: "
         "it is not created.",
     )  # fmt: skip
-    dead_letter_topic_config: dict[str, str] | None = _option(  # noqa: RUF009 - a field
+    dead_letter_topic_config: dict[str, str] | None = declare(  # noqa: RUF009 - a field
         None, SETTINGS,
         "Settings of a topic that `deadLetterPartitions` creates, such as "
         '`{"retention.ms": "-1"}`.',
     )  # fmt: skip
-    purgatory: str | None = _option(
-        None, FOLDER,
-        "Folder of the Delta tables in which rows of transactional outputs wait.",
+    purgatory: str | None = declare(
+        None, FOLDER, "Folder of the Delta tables in which rows of transactional outputs wait.",
     )  # fmt: skip
-    max_outputs_waiting: int = _option(
+    max_outputs_waiting: int = declare(
         1_000_000, whole(1),
         "Records of a partition whose transactional outputs wait above its stable offset. At this "
         "number no new records are read.",
     )  # fmt: skip
-    ordering_key: str | None = _option(
+    ordering_key: str | None = declare(
         None, EXPRESSION,
         "A Spark SQL expression over the columns of Spark's Kafka source, a string or binary. Its "
         "value takes the place of the record's key in dealing, order, state and dead letters; "
         "null means none. It depends on the record alone, and is the same for the whole group.",
     )  # fmt: skip
-    where: str | None = _option(
+    where: str | None = declare(
         None, EXPRESSION,
         "Filter: a condition over the columns of Spark's Kafka source, evaluated before anything "
         "else sees the record; null means false. It depends on the record alone.",
     )  # fmt: skip
-    allow_keys: tuple[str, ...] | None = _option(
+    allow_keys: tuple[str, ...] | None = declare(
         None, KEYS,
         "Filter: only records with one of these keys pass. With allowKeysFile and "
         "allowKeyPrefixes, it is enough if one of the three has the key.",
     )  # fmt: skip
-    allow_keys_file: str | None = _option(
+    allow_keys_file: str | None = declare(
         None, FILE,
         "As allowKeys, from a file with one key a line, which is read at the start.",
     )  # fmt: skip
-    allow_key_prefixes: tuple[str, ...] | None = _option(
-        None, KEYS,
-        "As allowKeys, for keys that begin with one of these.",
+    allow_key_prefixes: tuple[str, ...] | None = declare(
+        None, KEYS, "As allowKeys, for keys that begin with one of these.",
     )  # fmt: skip
-    deny_keys: tuple[str, ...] | None = _option(
+    deny_keys: tuple[str, ...] | None = declare(
         None, KEYS,
         "Filter: records with one of these keys do not pass, even if they are allowed.",
     )  # fmt: skip
-    deny_keys_file: str | None = _option(
+    deny_keys_file: str | None = declare(
         None, FILE,
         "As denyKeys, from a file with one key a line, which is read at the start.",
     )  # fmt: skip
-    deny_key_prefixes: tuple[str, ...] | None = _option(
-        None, KEYS,
-        "As denyKeys, for keys that begin with one of these.",
+    deny_key_prefixes: tuple[str, ...] | None = declare(
+        None, KEYS, "As denyKeys, for keys that begin with one of these.",
     )  # fmt: skip
-    key_encoding: str = _option(
+    key_encoding: str = declare(
         "text", one_of(*KEY_ENCODINGS),
         "How the keys and prefixes of filters are written; text is UTF-8.",
     )  # fmt: skip
-    min_record_bytes: int | None = _option(
+    min_record_bytes: int | None = declare(
         None, whole(1),
         "Filter: the least size of a record's key and value together.",
     )  # fmt: skip
-    max_record_bytes: int | None = _option(
+    max_record_bytes: int | None = declare(
         None, whole(0),
         "Filter: the largest size of a record's key and value together.",
     )  # fmt: skip
-    header_equals: tuple[tuple[str, str], ...] = _option(
+    header_equals: tuple[tuple[str, str], ...] = declare(
         (), HEADERS,
         "Filter: for each name a header of the record has the value, as UTF-8.",
     )  # fmt: skip
@@ -397,12 +354,7 @@ class Options:
             del kafka[name]
         if values["subscribe"] and values["subscribe_pattern"]:
             raise InvalidOption("subscribePattern", "given beside subscribe", "give one of the two")
-        missing = [f"kafka.{name}" for name in _missing(kafka, group=group)]
-        if topics and not (values["subscribe"] or values["subscribe_pattern"]):
-            missing.append("subscribe")
-        if table and not values["commit_table"]:
-            missing.append("commitTable")
-        if missing:
+        if missing := [*_missing(kafka, values, group=group, topics=topics, table=table)]:
             raise MissingOption(*missing)
         if not values["allow_individual_commit"]:
             raise InvalidOption(
@@ -414,7 +366,7 @@ class Options:
             "orderingKey", values["ordering_key"], "has the same key again"
         )
         if values["commit_interval"] is None:
-            values["commit_interval"] = _commit_interval(values["commit_table"])
+            values["commit_interval"] = commit_interval_of(values["commit_table"])
         return cls(
             kafka=_complete(kafka),
             record_filter=parse_filter(values),
@@ -491,16 +443,8 @@ class Options:
         return str(self.redacted())
 
 
-def _declared(declaration: Field[Any]) -> Option:
-    first, *rest = declaration.name.split("_")
-    camel_case = first + "".join(word.capitalize() for word in rest)
-    more = dict(declaration.metadata)
-    name = more.pop("name") or camel_case
-    return Option(declaration.name, name, declaration.default, **more)
-
-
 #: All options, in the order of their declarations.
-TABLE = tuple(_declared(each) for each in fields(Options) if each.metadata)
+TABLE = tuple(declared(each) for each in fields(Options) if each.metadata)
 _BY_NAME = {option.name.lower(): option for option in TABLE}
 _LISTED = [
     *(option.name for option in TABLE if option.is_listed),
@@ -508,22 +452,17 @@ _LISTED = [
 ]
 
 
-def _commit_interval(table: str | None) -> float:
-    """Returns the usual ``commitInterval``: elsewhere than on a local disk each request costs."""
-    from commits.places import local_folder
-    from commits.table import is_named
-
-    is_local = not table or not (is_named(table) or local_folder(table) is None)
-    return _COMMIT_INTERVAL if is_local else _COMMIT_INTERVAL_ELSEWHERE
-
-
-def _missing(kafka: Mapping[str, str], *, group: bool) -> list[str]:
-    return [
-        setting
-        for setting in _REQUIRED_KAFKA
-        if not kafka.get(setting, "").strip()
-        and (setting != "group.id" or group or setting in kafka)
-    ]
+def _missing(
+    kafka: Mapping[str, str], values: Mapping[str, Any], *, group: bool, topics: bool, table: bool
+) -> Iterator[str]:
+    for setting in _REQUIRED_KAFKA:
+        is_needed = setting != "group.id" or group or setting in kafka
+        if is_needed and not kafka.get(setting, "").strip():
+            yield f"kafka.{setting}"
+    if topics and not (values["subscribe"] or values["subscribe_pattern"]):
+        yield "subscribe"
+    if table and not values["commit_table"]:
+        yield "commitTable"
 
 
 def _complete(kafka: dict[str, str]) -> dict[str, str]:

@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from coopconsume.admin.html import html
 from coopconsume.admin.overview.tables import progress_table
-from coopconsume.admin.tables import Table
+from coopconsume.admin.tables import Headline, Table
+from coopconsume.command_place import command_place
 from coopconsume.errors import InvalidOption
+from coopconsume.group.settings import client_id
 from coopconsume.interrupts import interruptible
+from coopconsume.monitoring.line_display import LineDisplay, to_stderr
+from coopconsume.monitoring.lineage import Lineage, LineageListener, open_client
 from coopconsume.monitoring.listener import Progress, QueryListener
 from coopconsume.monitoring.waiting_lines import WaitingLines
 from coopconsume.option_values import seconds_of
@@ -22,18 +26,21 @@ from coopconsume.runtime.realtime.checks import check_settings as check_settings
 from coopconsume.runtime.status.progress import Meter
 from coopconsume.sinks import open_dead_letters, open_output
 from coopconsume.sinks.base import required_topics
+from coopconsume.sinks.datasets import outputs_of
 from coopconsume.sinks.transactional import TransactionalTopic
+from coopconsume.subscription import QueryRun, slots_of
 from coopconsume.worker.report import QueryIds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coopconsume.consumer import CooperativeConsumer
     from coopconsume.group.membership import Membership
     from coopconsume.monitoring.listener import QueryProgressEvent
     from coopconsume.runtime.commit.state_log import StateLog
     from coopconsume.runtime.job_spec import HandlerSettings
-    from coopconsume.ui.page import LivePage
+    from coopconsume.subscription import Subscription
+    from coopconsume.ui.page import LivePage, PageOnDemand
+    from coopconsume.worker.handler_lines import HandlerLine
 
 #: Seconds of a real-time run.
 _SHORTEST_RUN = 1
@@ -48,16 +55,15 @@ class CooperativeQuery:
 
     def __init__(
         self,
-        job: Job,
-        meter: Meter,
+        run: QueryRun,
         identity: dict[str, Any],
         state: StateLog | None,
         page: Callable[[], LivePage],
     ) -> None:
-        self._job = job
+        self._run = run
+        self._job, self._meter = run.job, run.meter
         self._page = page
         self._state_log = state
-        self._meter = meter
         self._identity = identity
 
     @property
@@ -79,7 +85,7 @@ class CooperativeQuery:
     @property
     def isActive(self) -> bool:  # noqa: N802 - PySpark's name
         """Whether the job is still running."""
-        return not self._job.ended.is_set()
+        return self._run.is_active
 
     @property
     def ui_url(self) -> str:
@@ -101,13 +107,7 @@ class CooperativeQuery:
         ``waitingFor`` has a ``reason`` and a ``message`` while nothing is committed, else it is
         None.
         """
-        waiting = self._meter.waiting
-        return {
-            "message": self._meter.message,
-            "waitingFor": waiting.describe() if waiting else None,
-            "isDataAvailable": any(not p.is_drained for p in self._job.partitions),
-            "isTriggerActive": self.isActive and bool(self._job.batches_running),
-        }
+        return self._run.status
 
     @property
     def lastProgress(self) -> Progress | None:  # noqa: N802 - PySpark's name
@@ -182,13 +182,8 @@ class CooperativeQuery:
             raise InvalidOption("state", "a query without", "use foreach_with_state")
         return self._state_log.value(topic, key)
 
-    @property
-    def is_in_its_thread(self) -> bool:
-        """Whether a listener of the query is calling, in the query's own thread."""
-        return self._job.is_in_its_thread
-
     def _refuse_own_thread(self, what: str) -> None:
-        if self.is_in_its_thread:
+        if self._job.is_in_its_thread:
             raise InvalidOption(
                 what, "called by a listener of the query", "call it in another thread"
             )
@@ -206,8 +201,7 @@ class CooperativeQuery:
                 are not committed and come again. None: as long as they take.
             drain: Whether to handle the records first that running batches have read.
         """
-        if self.isActive:
-            self._job.stop(timeout, drain=drain)
+        self._run.stop(timeout, drain=drain)
 
     def pause(self) -> None:
         """Lets running handlers end and starts no other; the query keeps its key ranges.
@@ -235,7 +229,11 @@ class CooperativeQuery:
     def _repr_html_(self) -> str:
         title = f"query {self.name or self.id}: {self._state}, {self._meter.message}"
         progress = self.lastProgress
-        return html([title, progress_table(progress["partitions"] if progress else ())])
+        if progress is None:
+            return html([title, progress_table(())])
+        verdict = progress["verdict"]
+        first = Headline(verdict["sentence"], verdict["level"])
+        return html([first, title, progress_table(progress["partitions"])])
 
 
 class CooperativeForeach:
@@ -243,12 +241,13 @@ class CooperativeForeach:
 
     def __init__(
         self,
-        consumer: CooperativeConsumer,
+        subscription: Subscription,
+        page: PageOnDemand,
         handler: Any,
         settings: HandlerSettings,
         state: StateLog | None = None,
     ) -> None:
-        options = consumer.options
+        options = subscription.options
         check_settings(options, handler, settings)
         check_handler(handler, with_state=state is not None)
         if state is not None:
@@ -259,7 +258,7 @@ class CooperativeForeach:
         if settings.output is not None:
             outputs = open_output(
                 settings.output, settings.output_mode, settings.output_schema, options,
-                consumer.spark,
+                subscription.spark, partition_by=settings.output_partition_by,
             )  # fmt: skip
         if options.uses_chunks and isinstance(outputs, TransactionalTopic):
             raise InvalidOption(
@@ -267,7 +266,8 @@ class CooperativeForeach:
                 "'cooperative' with transactional outputs",
                 "give sharing='keyRanges', or outputs to a table or a topic without transactions",
             )
-        self._consumer = consumer
+        self._subscription = subscription
+        self._page = page
         self._settings = settings
         self._dead_letter_place = place
         self._required_topics = required_topics(place, settings.output, options)
@@ -278,6 +278,7 @@ class CooperativeForeach:
         )  # fmt: skip
         self._name: str | None = None
         self._listeners: list[QueryListener] = []
+        self._show_line: Callable[[HandlerLine], object] = to_stderr
 
     def _repr_html_(self) -> str:
         spec = self._job_spec
@@ -342,6 +343,14 @@ class CooperativeForeach:
         self._listeners.append(listener)
         return self
 
+    def onHandlerLine(self, show: Callable[[HandlerLine], object]) -> CooperativeForeach:  # noqa: N802
+        """Call a function with each line that ``showHandlerLines`` shows, without standard error.
+
+        It gets a `HandlerLine`, in a thread of its own: the query does not wait for it.
+        """
+        self._show_line = show
+        return self
+
     def start(self) -> CooperativeQuery:
         """Run the job in the background.
 
@@ -349,18 +358,19 @@ class CooperativeForeach:
             AlreadyClosed: The consumer was closed.
             CoopConsumeError: The group cannot be joined.
             GroupRefused: The group has another state than the job, or none.
-            InvalidOption: ``ordering="partition"`` with parts of partitions assigned by hand; or a
-                setting that a job in real time cannot follow.
+            InvalidOption: ``ordering="partition"`` with parts of partitions assigned by hand; a
+                setting that a job in real time cannot follow; or a configuration of OpenLineage
+                that cannot be used.
             RealTimeUnavailable: A job in real time lacks a package or a way to its slots.
             TopicNotFound: A topic for dead letters or outputs does not exist, and is not created
                 by ``deadLetterPartitions`` either.
         """
-        with self._consumer.in_use():
+        with self._subscription.in_use():
             return self._start()
 
     def _start(self) -> CooperativeQuery:
-        consumer, job_spec = self._consumer, self._job_spec
-        consumer.check_no_query("foreach")
+        subscription, job_spec, spark = self._subscription, self._job_spec, self._subscription.spark
+        subscription.check_no_query("foreach")
 
         def prepare(member: Membership) -> None:
             path = None if job_spec.state is None else job_spec.state.path
@@ -369,8 +379,9 @@ class CooperativeForeach:
                 member.need_whole_partitions(needed=True)
             member.keep_state(None if job_spec.state is None else job_spec.state.changelog)
 
-        membership = consumer.membership(prepare)
-        slots = consumer.slots(spare=0 if job_spec.real_time is None else 1)
+        membership = subscription.joined(prepare)
+        spare = 0 if job_spec.real_time is None else 1
+        slots = slots_of(subscription.options, spark, spare=spare)
         group = membership.options.group_id
         membership.cluster.check_topics(self._required_topics)
         stable_id = uuid.uuid5(
@@ -378,23 +389,47 @@ class CooperativeForeach:
         )
         identity = {
             "id": str(stable_id), "runId": str(uuid.uuid4()), "name": self._name, "groupId": group,
+            "clientId": client_id(
+                membership.options, spark.conf.get("spark.app.name", "") or ""
+            ),
         }  # fmt: skip
         if job_spec.real_time is not None:
-            check_settings_of_real_time(consumer.spark, membership.options, job_spec, slots)
+            check_settings_of_real_time(spark, membership.options, job_spec, slots)
         shown = [WaitingLines(group)] if membership.options.show_waiting else []
-        meter = Meter(identity, slots, [*shown, *self._listeners])
-        query_ids = QueryIds(group, str(identity["id"]), str(identity["runId"]))
-        job = Job(consumer.spark, membership, replace(job_spec, query=query_ids), slots, meter)
+        lineage = self._lineage(membership) if membership.options.emit_lineage else []
+        most = membership.options.show_handler_lines
+        lines = LineDisplay(most, self._show_line) if most else None
+        place = command_place(membership.options.kafka, membership.store.target)
+        meter = Meter(identity, slots, [*shown, *self._listeners, *lineage], lines, place)
+        ids = [str(identity[name]) for name in ("id", "runId", "clientId")]
+        query_ids = QueryIds(group, ids[0], ids[1], slots, client_id=ids[2])
+        job = Job(spark, membership, replace(job_spec, query=query_ids), slots, meter)
         if job_spec.real_time is not None:
             job.check_workers()
+        run = QueryRun(job, meter)
         query = CooperativeQuery(
-            job, meter, identity, job_spec.state,
-            lambda: consumer.live_page(self._dead_letter_place),
-        )  # fmt: skip
-        consumer.run_by(query)
+            run, identity, job_spec.state, lambda: self._page.get(self._dead_letter_place)
+        )
+        subscription.run(run)
         meter.started()
         job.start()
         return query
+
+    def _lineage(self, membership: Membership) -> list[QueryListener]:
+        """Returns the listener that sends events of OpenLineage; nothing if that is turned off."""
+        client = open_client()
+        if client is None:
+            return []
+        options, job_spec = membership.options, self._job_spec
+        servers = options.kafka["bootstrap.servers"]
+        lineage = Lineage(
+            servers,
+            topics=[*(options.subscribe or ()), *(topic for topic, _ in membership.owned)],
+            outputs=[*outputs_of(servers, (job_spec.outputs, job_spec.dead_letters))],
+            is_finite=job_spec.available_now,
+            spark_version=self._subscription.spark.version,
+        )
+        return [LineageListener(client, lineage)]
 
 
 class _Progressing(QueryListener):

@@ -28,6 +28,8 @@ OnDead = Literal["continue", "park"]
 OnUndecodable = Literal["reject", "park", "retry"]
 #: Record headers: pairs of a name and bytes, or None.
 Headers = tuple[tuple[str, bytes | None], ...]
+#: The fields of a record as it is in Kafka: a `Record`, or a plain tuple, which is faster to make.
+Fields = tuple[str, int, int, bytes | None, bytes | None, int, Headers, int]
 
 
 class Record(NamedTuple, Generic[KeyT_co, ValueT_co]):
@@ -43,8 +45,9 @@ class Record(NamedTuple, Generic[KeyT_co, ValueT_co]):
         key: Key bytes, or None; records without a key have no order to keep.
         value: Value bytes, or None for a tombstone.
         timestamp: Milliseconds since the epoch, as the topic's timestamp type defines it.
-        headers: Pairs of name and bytes: the record's own, if ``includeHeaders`` is true, dead
-            letters are kept or there is an ``orderingKey``, and those that `Retry` has added.
+        headers: Pairs of name and bytes: the record's own, if ``includeHeaders`` or
+            ``traceHandlers`` is true, dead letters are kept or there is an ``orderingKey``, and
+            those that `Retry` has added.
             With ``orderingKey``, `ORDERING_KEY` is among them.
         attempt: 1 the first time, one more after each failure; survives restarts.
     """
@@ -178,26 +181,102 @@ class Retry(Exception):
         headers: Headers that all later attempts and the dead letter have besides the record's own:
             a mapping or a list of (name, bytes). A header replaces those of the same name. They
             are kept with the pending record, at most 1,024 bytes of names and values in all.
+        counts: Whether the call counts as an attempt. If not, the record has as many attempts left
+            as before, and its next call has the same `Record.attempt`.
 
     Raises:
-        ValueError: ``after`` is no such number, or ``headers`` are no such pairs or too large.
+        ValueError: ``after`` is no such number, ``headers`` are no such pairs or too large, or
+            ``counts`` is neither true nor false.
     """
 
     # For subclasses that do not call this class's ``__init__``.
     after: float | None = None
     reason: object = ""
     headers: Headers = ()
+    counts: bool = True
 
-    def __init__(self, after: float | None = None, reason: object = "", headers: Any = ()) -> None:
+    def __init__(
+        self,
+        after: float | None = None,
+        reason: object = "",
+        headers: Any = (),
+        *,
+        counts: bool = True,
+    ) -> None:
         if after is not None and usable_seconds(after) is None:
             raise ValueError(f"Retry(after={after!r}): give seconds from 0 to {MAX_WAIT:.0f}")
+        if not isinstance(counts, bool):
+            raise ValueError(f"Retry(counts={counts!r}): give True or False")  # noqa: TRY004
         self.headers = checked_headers(headers)
         super().__init__(after, reason, *([self.headers] if self.headers else []))
         self.after = after
         self.reason = reason
+        self.counts = counts
+
+    @classmethod
+    def after_response(cls, headers: Any, reason: object = "", *, counts: bool = True) -> Retry:
+        """Returns a `Retry` that waits as the ``Retry-After`` header of a response says.
+
+        The header is a number of seconds or an HTTP date. A date counts from the ``Date`` header of
+        the response, else from the clock of this host. A time that has passed is 0 seconds, one
+        beyond 365 days is 365 days. Without the header, or if it is neither, the retry policy's
+        backoff counts.
+
+        Args:
+            headers: The headers of the response, as HTTP clients have them: a mapping or pairs of
+                names and values; upper and lower case are the same.
+            reason: As for `Retry`.
+            counts: As for `Retry`.
+
+        Raises:
+            ValueError: ``headers`` are no such headers.
+        """
+        return cls(_seconds_after(headers), reason, counts=counts)
 
     def __str__(self) -> str:
         return reason_text(self.reason) or "retry asked for"
+
+
+def _seconds_after(headers: Any) -> float | None:
+    """Returns the seconds that the ``Retry-After`` header of a response asks for."""
+    fields = _response_fields(headers)
+    asked = fields.get("retry-after", "")
+    if asked.isascii() and asked.isdigit():
+        return min(float(asked), MAX_WAIT)
+    due = _http_date(asked)
+    if due is None:
+        return None
+    now = _http_date(fields.get("date", "")) or datetime.now(UTC)
+    return min(max(0.0, (due - now).total_seconds()), MAX_WAIT)
+
+
+def _response_fields(headers: Any) -> dict[str, str]:
+    try:
+        pairs = headers.items() if hasattr(headers, "items") else headers
+        if not isinstance(pairs, str | bytes):
+            return {_header_text(name).lower(): _header_text(value) for name, value in pairs}
+    except (TypeError, ValueError):
+        pass
+    # Without what they are: they may hold a secret.
+    raise ValueError(
+        f"Retry.after_response() got headers of type {type(headers).__name__}: give the headers of "
+        "the response, a mapping or pairs of names and values"
+    )
+
+
+def _header_text(text: Any) -> str:
+    return (text.decode("latin-1") if isinstance(text, bytes) else str(text)).strip()
+
+
+def _http_date(text: str) -> datetime | None:
+    """Returns an HTTP date in any of its three forms; None if the text is something else."""
+    from email.utils import parsedate_to_datetime
+
+    try:
+        found = parsedate_to_datetime(text)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 class Reject(Exception):
@@ -291,7 +370,7 @@ class RetryPolicy:
         for name in ("retry_on", "give_up_on"):
             classes = getattr(self, name)
             if classes is not None:
-                object.__setattr__(self, name, _exceptions(name, classes))
+                object.__setattr__(self, name, exception_classes(name, classes))
 
     @property
     def may_give_up(self) -> bool:
@@ -315,7 +394,16 @@ class RetryPolicy:
         return min(MAX_WAIT, wait * (1 + self.jitter * random.random()))  # noqa: S311 - no secret
 
 
-def _exceptions(name: str, given: Any) -> tuple[type[BaseException], ...]:
+def exception_classes(name: str, given: Any) -> tuple[type[BaseException], ...]:
+    """Returns exception classes that are given as one class, a tuple or a list.
+
+    Args:
+        name: What they are given as.
+        given: The classes.
+
+    Raises:
+        TypeError: Something else is among them.
+    """
     classes = given if isinstance(given, tuple | list) else (given,)
     for found in classes:
         if not (isinstance(found, type) and issubclass(found, BaseException)):

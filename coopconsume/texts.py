@@ -15,6 +15,16 @@ def counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
+def tries(attempts: int) -> str:
+    """Returns how far a failed record is: ``attempt 3``; ``postponed`` before any attempt."""
+    return f"attempt {attempts}" if attempts else "postponed"
+
+
+def failures(attempts: int) -> str:
+    """Returns how often a failed record has failed: ``failed 3 times``; else as `tries`."""
+    return f"failed {counted(attempts, 'time')}" if attempts else tries(attempts)
+
+
 def span(seconds: float) -> str:
     """Returns a time span in its largest unit, from seconds to days; what is over is 0 s."""
     seconds = max(0.0, seconds)
@@ -34,3 +44,10 @@ def some(names: Sequence[str]) -> str:
     """Returns the first names, and how many more there are."""
     more = [f"{len(names) - _NAMED:,} more"] if len(names) > _NAMED else []
     return ", ".join([*names[:_NAMED], *more])
+
+
+def printable(text: str, kept: str = "\n\t") -> str:
+    """Returns a text with its control characters escaped, but for those that are ``kept``."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in text)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 API: dict[str, tuple[str, ...]] = {
     "admin": (
         "coopconsume.Admin",
+        "coopconsume.diagnose",
+        "coopconsume.doctor.Diagnosis",
+        "coopconsume.doctor.Check",
         "coopconsume.admin.offsets.OffsetAdmin",
         "coopconsume.admin.offsets.PartitionStatus",
         "coopconsume.admin.offsets.status.Blocker",
@@ -40,6 +43,7 @@ API: dict[str, tuple[str, ...]] = {
         "coopconsume.admin.overview.reader.GroupReading",
         "coopconsume.kafka.parked_keys.BehindParked",
         "coopconsume.kafka.retention.ExpiringOffsets",
+        "coopconsume.admin.exporter.Exporter",
         "coopconsume.ui.page.LivePage",
         "coopconsume.admin.views",
         "coopconsume.admin.sql_source",
@@ -100,6 +104,11 @@ API: dict[str, tuple[str, ...]] = {
         "coopconsume.set_shareable",
         "coopconsume.current_slot",
         "coopconsume.SlotContext",
+        "coopconsume.ConcurrencyLimit",
+        "coopconsume.CircuitBreaker",
+        "coopconsume.CircuitOpen",
+        "coopconsume.RecordLogFilter",
+        "coopconsume.HandlerLine",
     ),
     "errors": ("coopconsume.errors",),
     "fenced": (
@@ -178,7 +187,7 @@ API: dict[str, tuple[str, ...]] = {
 }
 _PACKAGES = ("assignors", "commits", "coopconsume")
 #: Public by name, but called by the library alone.
-_INTERNAL = {"State.left", "State.pass_on"}
+_INTERNAL = {"State.left", "State.pass_on", "CircuitBreaker.begin", "CircuitBreaker.end"}
 _SECTION = re.compile(r"(Args|Attributes|Returns|Yields|Raises|Example|Examples):")
 _ENTRY = re.compile(r"(\*{0,2}[\w.]+|`{1,2}[^`]+`{1,2}): (.*)")
 
@@ -225,7 +234,8 @@ def _described(name: str, found: Any) -> list[str]:
         return [f"`{name}` = `{found!r}`"]
     is_error = inspect.isclass(found) and issubclass(found, BaseException)
     lines = [f"`{name}{'' if is_error or _is_enum(found) else _signature(found)}`", ""]
-    lines += _text(inspect.getdoc(found) if "__doc__" in vars(found) else None)
+    is_own = inspect.isroutine(found) or "__doc__" in vars(found)
+    lines += _text(inspect.getdoc(found) if is_own else None)
     if _is_enum(found) and "Attributes:" not in lines:
         lines += ["", "Values: " + ", ".join(f"`{value}`" for value in found.__members__) + "."]
     if inspect.isclass(found):

@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import api
 
 import coopconsume.errors
+from coopconsume.admin.overview.metrics import LABELS
 from coopconsume.admin.views import SCHEMAS
 from coopconsume.cli import main as commands
 from coopconsume.cli.exit_codes import EXIT_CODES
@@ -104,15 +105,31 @@ def exit_codes() -> list[str]:
 
 
 def metrics() -> list[str]:
-    """Returns the table of metrics that listeners export."""
+    """Returns the table of metrics that listeners and the exporter export."""
     of_job = (*JOB_GAUGES, PHASES, *HISTOGRAMS)
     parts = [("total", COUNTERS), ("partition", GAUGES), ("job", of_job)]
     rows = [
-        (f"`{n.metric}`", f"`{n.field}`", n.unit, scope, n.doc)
+        (
+            f"`{n.metric}`", f"`{n.field}`", n.unit, scope,
+            "job, exporter" if n in LABELS else "job", n.doc,
+        )
         for scope, numbers in parts
         for n in numbers
+    ]  # fmt: skip
+    of_jobs = {n for _, numbers in parts for n in numbers}
+    rows += [
+        (
+            f"`{n.metric}`",
+            "",
+            n.unit,
+            "group" if "group" in labels else "exporter",
+            "exporter",
+            n.doc,
+        )
+        for n, labels in LABELS.items()
+        if n not in of_jobs
     ]
-    return _table(("Metric", "Field of progress", "Unit", "Scope", "Meaning"), rows)
+    return _table(("Metric", "Field of progress", "Unit", "Scope", "From", "Meaning"), rows)
 
 
 def spark_jars() -> list[str]:

@@ -81,8 +81,8 @@ frame.select("offset", decode("key", "utf-8").alias("key"), "key_hash").show(5)
 # %% [markdown]
 # ## Commit part of it
 #
-# Say the payments of the first twelve customers are done, and the rest are not. A commit takes any
-# offsets that were polled, in any order.
+# Suppose that only the payments of the first twelve customers are done. A commit takes any offsets
+# that were polled, in any order.
 
 # %%
 done = frame.where(col("key").isin([customer.encode() for customer in customers[:12]]))

@@ -117,7 +117,7 @@ assert len(batches) == len(real_time) == RECORDS
 # ## From produced to handler
 #
 # Mind the logarithmic scale. The slots of a real-time run commit as they work, as those of batches
-# do: the time until a record is committed is that of the option `commitInterval` more.
+# do. A record is committed after its handler, within the option `commitInterval`.
 
 # %%
 _, axes = plt.subplots(figsize=(9, 3.5))

@@ -20,14 +20,18 @@ from coopconsume.option_names import COMMAND_CONFIG
 from coopconsume.testing.local.broker import LocalKafka
 from coopconsume.testing.local.jars import KAFKA_VERSION
 from coopconsume.testing.local.session import local_session, stop_session
-from tests import browser
+from tests import browser, prometheus
 from tests.jvm import JVM_OPTIONS
+from tests.upgrade import kept
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from kafka import KafkaProducer
     from pyspark.sql import SparkSession
+
+    from tests.apt import Programs
+    from tests.upgrade.versions import History
 
 # Inherited by every process that the run starts, directly or not, those of pytest-xdist included.
 _MARK = os.environ.setdefault("COOPCONSUME_TEST_RUN", str(uuid.uuid4()))
@@ -59,11 +63,15 @@ _BROKER = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
     "log.cleaner.backoff.ms": 500,
 }
-#: Tests of Spark that only start programs with a session of their own.
+#: Tests of Spark that only start programs with a session of their own, and those of queues: of the
+#: three places theirs would end first.
 _PROGRAMS = {
     *("test_chaos.py", "test_cli_run.py", "test_demo.py", "test_kill.py", "test_spark_submit.py"),
     *("test_standalone_cluster.py", "test_wheel.py"),
+    *("test_queue.py", "test_queue_chaos.py", "test_queue_logs.py"),
 }
+#: Tests with a session that run behind those of the broker, as the other ones take longer.
+_BESIDE_BROKER_TESTS = {"test_delta_sink.py", "test_pages.py", "test_situations.py"}
 _LIVING = {
     *("coopconsume-claim", "coopconsume-group", "coopconsume-leases", "coopconsume-loop"),
     *("coopconsume-mirror", "coopconsume-state", "coopconsume-unused"),
@@ -121,6 +129,8 @@ def spark() -> Iterator[SparkSession]:
         # Spark's default, as in sessions of users: what was fetched must not be read in its place
         # after a topic was created again.
         "spark.kafka.consumer.fetchedData.cache.timeout": "5m",
+        # By default Delta's VACUUM lists files by ten thousand tasks.
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
     }
     session = local_session("coopconsume-tests", cores=_CORES, conf=settings)
     yield session
@@ -181,10 +191,10 @@ class _ByPlace(LoadScopeScheduling):
 def _place(file: str) -> str:
     """Return what the tests of a file share; tests of one place run in one process, in order."""
     folder, name = Path(file).parts[-2:]
-    if folder == "notebooks" or (folder == "spark" and name in _PROGRAMS):
+    if folder == "notebooks" or (folder in ("spark", "broker") and name in _PROGRAMS):
         return "programs"
-    if name in ("test_pages.py", "test_situations.py"):
-        return "broker"  # Of the three places this one ends first; it gets a session for these.
+    if folder == "spark" and name in _BESIDE_BROKER_TESTS:
+        return "broker"
     return {"spark": "session", "broker": "broker"}.get(folder, file)
 
 
@@ -198,10 +208,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScope
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put what takes longest first, so that all processes end at about the same time.
 
-    Without a browser, its tests are left out, except in CI, where they fail.
+    Tests of programs that are not installed are left out, except in CI, where they fail, and tests
+    of a version that the history lacks.
     """
-    if _is_without_browser():
-        left_out = [item for item in items if item.get_closest_marker("browser")]
+    for marker, _ in _without_programs():
+        left_out = [item for item in items if item.get_closest_marker(marker)]
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=left_out)
     if hasattr(config, "workerinput"):
@@ -209,15 +220,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: rank.get(_place(item.nodeid.partition("::")[0]), len(rank)))
 
 
-def _is_without_browser() -> bool:
-    return bool(browser.missing()) and not os.environ.get("CI")
+def _without_programs() -> list[tuple[str, Programs | History]]:
+    """The markers of tests whose programs or versions are missing and may be, and these."""
+    of = {
+        "browser": browser.PROGRAMS, "prometheus": prometheus.PROGRAMS, "history": kept.BEFORE,
+    }  # fmt: skip
+    # Sources may be given without their history; programs can be installed.
+    may_lack = ("history",) if os.environ.get("CI") else tuple(of)
+    return [both for both in of.items() if both[0] in may_lack and both[1].missing]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say which tests were left out, and how to run them."""
-    if _is_without_browser():
-        terminalreporter.section("TESTS OF THE LIVE PAGE DID NOT RUN", red=True, bold=True)
-        terminalreporter.write(f"{browser.missing()}\n")
+    for _, programs in _without_programs():
+        title = f"{programs.tests} did not run".upper()
+        terminalreporter.section(title, red=True, bold=True)
+        terminalreporter.write(f"{programs.missing}\n")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

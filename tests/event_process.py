@@ -33,12 +33,13 @@ class EventProcess:
     Args:
         module: The name of the module.
         config: Its argument, as JSON.
+        root: The sources that it runs.
     """
 
-    def __init__(self, module: str, config: dict[str, Any]) -> None:
+    def __init__(self, module: str, config: dict[str, Any], root: Path = ROOT) -> None:
         self.popen = subprocess.Popen(
             [sys.executable, "-m", module, json.dumps(config)],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.events: list[dict[str, Any]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -54,18 +54,23 @@ print(f"listens on http://127.0.0.1:{server.server_port}", flush=True)
 server.serve_forever()
 """
 
-# In front of a store: each request takes so many seconds more, and the first answer to a PUT of a
-# path with a text is lost.
+# In front of a store: the first answer to a PUT of a path with a text is lost. With a file of ticks
+# a request is answered once 20 ms have passed and its client has ticked since. One for which the
+# client does not tick is answered late, and noted.
 _PROXY: Final = """
-import sys, time
+import mmap, struct, sys, time
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-port, delay, lost = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
+port, ticks, patience, lost = int(sys.argv[1]), sys.argv[2], float(sys.argv[3]), sys.argv[4:]
+if ticks:
+    with open(ticks, "rb") as file:
+        last = mmap.mmap(file.fileno(), 8, access=mmap.ACCESS_READ)
 class Proxy(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     def carry(self):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        time.sleep(delay)
+        if ticks:
+            self.wait()
         store = HTTPConnection("127.0.0.1", port)
         store.request(self.command, self.path, body, dict(self.headers))
         answer = store.getresponse()
@@ -82,6 +87,13 @@ class Proxy(BaseHTTPRequestHandler):
         self.send_header("Content-Length", answer.getheader("Content-Length", str(len(data))))
         self.end_headers()
         self.wfile.write(data)
+    def wait(self):
+        least = time.monotonic() + 0.02
+        while struct.unpack("d", last[:8])[0] < least:
+            if time.monotonic() > least + patience:
+                print("held", self.command, self.path, flush=True)
+                return
+            time.sleep(0.002)
     do_DELETE = do_GET = do_HEAD = do_POST = do_PUT = carry
     def log_message(self, *args):
         pass
@@ -188,7 +200,7 @@ def serve(kind: str, folder: Path) -> Iterator[Bucket]:
 
 @contextmanager
 def behind_proxy(
-    bucket: Bucket, folder: Path, *, delay: float = 0.0, loses: str = ""
+    bucket: Bucket, log: Path, *, ticks: str = "", patience: float = 0.0, loses: str = ""
 ) -> Iterator[Mapping[str, str]]:
     """Run a proxy in front of a store; the storage options for it.
 
@@ -196,15 +208,18 @@ def behind_proxy(
 
     Args:
         bucket: The store.
-        folder: A folder.
-        delay: How many seconds more each request takes.
-        loses: The first answer to a PUT of a path with this text is lost. The file `proxy` of the
-            folder has a line for it.
+        log: A new file for what the proxy notes.
+        ticks: A file in which a thread of the client keeps writing its monotonic time. A request is
+            answered once that thread has run since it came.
+        patience: After so many seconds without a tick a request is answered nevertheless. The log
+            has a line with `held` for it.
+        loses: The first answer to a PUT of a path with this text is lost. The log has a line for
+            it.
     """
-    log = folder / "proxy"
     port = bucket.address.rpartition(":")[2]
-    command = [sys.executable, "-c", _PROXY, port, str(delay), *([loses] if loses else [])]
-    with log.open("wb") as output, _running(command, output, folder) as proxy:
+    command = [sys.executable, "-c", _PROXY, port, ticks, str(patience)]
+    command += [loses] if loses else []
+    with log.open("wb") as output, _running(command, output, log.parent) as proxy:
         yield bucket.options_at(_address(proxy, log))
 
 

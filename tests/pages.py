@@ -76,13 +76,13 @@ SET_APART: Final = (
         "tests/spark/test_wheel.py::test_the_first_program_of_the_readme_prints_what_it_says",
     ),
     SetApart(
-        "README.md", "pip wheel", "builds the wheel",
-        "tests/spark/test_wheel.py::test_a_job_runs_from_the_wheel",
+        "README.md", "coopconsume run", "needs a service; the page on tests has one",
+        "tests/unit/test_docs.py::test_the_job_of_the_readme_is_tested_on_a_page",
     ),
     SetApart(
-        "README.md", "from contextlib", "runs until Ctrl-C",
+        "docs/how-to/run-a-job.md", "from contextlib", "runs until Ctrl-C",
         "tests/spark/test_cli_run.py::"
-        "test_a_signal_ends_the_program_of_the_readme_without_a_traceback",
+        "test_a_signal_ends_the_program_of_a_page_without_a_traceback",
     ),
     SetApart("CONTRIBUTING.md", "make setup", "runs all tests"),
     SetApart("CONTRIBUTING.md", "make test-all", "runs tests"),
@@ -269,10 +269,11 @@ class Reader:
         if arguments[0] == "broker":
             self._create_topics(arguments[1:])
             return ""
-        if arguments[0] == "ui":
+        if arguments[0] in ("ui", "exporter"):
             arguments += ["--port", "0"]
         # A command that runs until Ctrl-C gets it as soon as it waits.
-        with patch("coopconsume.cli.ui.time", SimpleNamespace(sleep=_press_ctrl_c)):
+        waits = SimpleNamespace(sleep=_press_ctrl_c)
+        with patch("coopconsume.cli.serving.time", waits):
             shown = CliRunner().invoke(main, arguments, catch_exceptions=False)
         assert shown.exit_code == 0, f"{words}: {shown.output}"
         return shown.stdout
@@ -280,7 +281,9 @@ class Reader:
     def _run_tests(self, file: str) -> None:
         """Runs the tests of a file on the broker that runs already, in place of its fixture."""
         names: dict[str, Any] = {"__name__": "__main__"}
-        exec(compile((self._folder / file).read_text("utf-8"), file, "exec"), names)
+        # As pytest does, so that a test can import a file of its page.
+        with patch.object(sys, "path", [str(self._folder), *sys.path]):
+            exec(compile((self._folder / file).read_text("utf-8"), file, "exec"), names)
         tests = [test for name, test in names.items() if name.startswith("test_")]
         assert tests, file
         for test in tests:

@@ -27,7 +27,9 @@ from commits import AcquisitionId, Epoch, FencedMember, OffsetRanges, Pending
 from coopconsume import RetryPolicy, errors
 from coopconsume.group.chunks import AcquiredChunks, GroupChunks, PartitionChunks
 from coopconsume.group.epoch_assignment import EpochAssignment
+from coopconsume.group.epoch_proof import EpochProof
 from coopconsume.group.owned import EpochGrant, Failed, Owned
+from coopconsume.group.shares_in_doubt import SharesInDoubt
 from coopconsume.kafka.cluster import LogEnd
 from coopconsume.options import Options
 from coopconsume.runtime import events, trace
@@ -57,7 +59,10 @@ if TYPE_CHECKING:
 
 Line = dict[str, Any]
 _DECISIONS = {kind.__name__ for kind in (trace.BatchStarted, trace.CommitStarted, trace.JobEnded)}
-_SEEN = {kind.__name__ for kind in (trace.EndsRead, trace.StartsRead, trace.BatchWithheld)}
+_SEEN = {
+    kind.__name__
+    for kind in (trace.EpochSeen, trace.EndsRead, trace.StartsRead, trace.BatchWithheld)
+}
 
 
 def runs(text: str) -> Iterator[list[Line]]:
@@ -119,11 +124,11 @@ class Replay:
                 mock.patch("time.monotonic", side_effect=lambda: self.now),
                 mock.patch("threading.Thread.start", nothing),
                 mock.patch.object(ThreadPoolExecutor, "submit", nothing),
-                mock.patch("coopconsume.runtime.dispatch.dispatcher.open_mailbox", nothing),
-                mock.patch("coopconsume.runtime.dispatch.dispatcher.interrupt", nothing),
+                mock.patch("coopconsume.runtime.dispatch.spark_jobs.open_mailbox", nothing),
+                mock.patch("coopconsume.runtime.dispatch.spark_jobs.interrupt", nothing),
                 mock.patch("coopconsume.runtime.dispatch.slot_leases.driver_address", nothing),
                 mock.patch.object(
-                    EpochAssignment, "is_confirmed", property(lambda _: self._withheld != [False])
+                    EpochProof, "is_confirmed", property(lambda _: self._withheld != [False])
                 ),
             ):
                 stack.enter_context(patch)
@@ -139,8 +144,8 @@ class Replay:
             if line["kind"] in _DECISIONS | _SEEN:
                 continue
             self._look_ahead(i)
-            if "CommitStarted" in self.seen:
-                self._go_on(job)
+            if line["kind"] == "TurnBegun" and "EpochSeen" in self.seen:
+                self._go_on(job, self.seen.pop("EpochSeen")["number"])
             try:
                 self._step(job, line)
             except Exception as error:
@@ -156,22 +161,19 @@ class Replay:
         """Sets the time and what is seen by what a turn or an event gave rise to."""
         self.now = self.lines[start]["at"]
         self.seen.pop("BatchWithheld", None)
-        self.seen.pop("CommitStarted", None)
         for line in self.lines[start + 1 :]:
             if line["kind"] in _SEEN:
                 self.seen[line["kind"]] = line
             elif line["kind"] in _DECISIONS - {"JobEnded"}:
                 written: float = line["at"]
                 self.now = line.get("now", written)
-                if line["kind"] == "CommitStarted":
-                    self.seen["CommitStarted"] = line
             else:
                 break
 
     def _step(self, job: Job, line: Line) -> None:
         if line["kind"] == "TurnBegun":
             job._finished()
-            with mock.patch.object(job, "_take_events"):
+            with mock.patch.object(job._events, "take", return_value=()):
                 job._turn()
         elif (event := self._event(line, job)) is not None:
             job._handle(event)
@@ -214,19 +216,27 @@ class Replay:
             driver_lock=None,
             assignment=None, joining="", rebalance=lambda _: None,
         )  # fmt: skip
-        identity = {"id": "replay", "runId": "replay", "name": None, "groupId": "replay"}
-        job = Job(mock.sentinel.spark, membership, job_spec, line["slots"],
-                  Meter(identity, line["slots"]))  # fmt: skip
-        if line["lease"] is not None:
-            job._dispatcher.leases = _Leases(line["lease"])  # type: ignore[assignment]
+        identity = {
+            "id": "replay",
+            "runId": "replay",
+            "name": None,
+            "groupId": "replay",
+            "clientId": "replay",
+        }
 
         def write(text: str) -> None:
             self.wrote.append(json.loads(text))
             if self.wrote[-1]["kind"] == "CommitStarted":
-                assert job._epoch_state is not None
-                self.committed_under = job._epoch_state.assignment.epoch
+                self.committed_under = job._current.begun.assignment.epoch
 
-        job._trace = job._dispatcher._trace = trace.Trace(write=write)
+        of_slots: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+        if line["lease"] is not None:
+            leases = "coopconsume.runtime.dispatch.dispatcher.SlotLeases"
+            of_slots = mock.patch(leases, return_value=_Leases(line["lease"]))
+        into = trace.Trace(write=write)
+        with of_slots, mock.patch.object(trace.Trace, "from_environment", return_value=into):
+            meter = Meter(identity, line["slots"])
+            job = Job(mock.sentinel.spark, membership, job_spec, line["slots"], meter)
         return job
 
     @staticmethod
@@ -238,7 +248,8 @@ class Replay:
         assignment.options, assignment.topic_ids, assignment.is_between_epochs = options, {}, False
         assignment._lock = contextlib.nullcontext()
         assignment.owned = {}
-        assignment._waits = []
+        assignment.in_doubt = SharesInDoubt()
+        assignment.proof = EpochProof(None, "", None, None)  # type: ignore[arg-type]
         for one in line["owned"].values():
             tp = one["topic"], one["partition"]
             assignment.owned[tp] = Owned(
@@ -248,7 +259,7 @@ class Replay:
                 one["range_count"], one["last_committed"], one["max_ranges"],
                 uses_chunks=options.uses_chunks,
             )  # fmt: skip
-            assignment._waits += [
+            assignment.in_doubt._until += [
                 (SimpleNamespace(topic=tp[0], partition=tp[1], key_range=KeyRange(*pair)), until)
                 for *pair, until in one["in_doubt"]
             ]
@@ -280,19 +291,18 @@ class Replay:
 
     def _fenced(self, job: Job) -> FencedMember:
         """Why the log has refused a commit of a job that goes on."""
-        assignment = job._epoch_state.assignment  # type: ignore[union-attr]
+        assignment = job._current.begun.assignment
         error = FencedMember("replay", "replay", self.committed_under, None, "its epoch has passed")
         # It has another epoch by now, or is about to get it.
         assignment.is_between_epochs = error.epoch == assignment.epoch
         return error
 
     @staticmethod
-    def _go_on(job: Job) -> None:
-        """Moves a job that waits for its next epoch to it: the trace does not say when it came."""
-        if job._epoch_state is not None and job._epoch_state.committer.refused_for > 0:
+    def _go_on(job: Job, number: int) -> None:
+        """Moves a job to its next epoch."""
+        if job._epoch_state is not None and number > job._epoch_state.assignment.epoch.number:
             assignment = job._epoch_state.assignment
-            epoch = Epoch(assignment.epoch.number + 1, "replay")
-            assignment._grant = replace(assignment._grant, epoch=epoch)
+            assignment._grant = replace(assignment._grant, epoch=Epoch(number, "replay"))
             assignment.is_between_epochs = False
 
     @property
@@ -311,7 +321,7 @@ class Replay:
     # -- events
 
     def _event(self, line: Line, job: Job) -> events.JobEvent | None:  # noqa: PLR0911
-        options, of = job._options, line.get
+        options, of = job._context.options, line.get
         match line["kind"]:
             case "AssignmentReceived":
                 assignment = self._assignment(line["assignment"], options)
@@ -365,10 +375,10 @@ class Replay:
             case "HolesFound":
                 holes = line["holes"]
                 return events.HolesFound(line["index"], holes and OffsetRanges(holes))
-            case "BlockersRead":
-                return None  # Keys are for people.
+            case "BlockersRead" | "RetentionForeseen":
+                return None  # Keys and verdicts are for people.
             case "ParcelWritten":
-                under_way = job._committer.outbox._by_name[line["what"]]._under_way
+                under_way = job._current.begun.committer.outbox._by_name[line["what"]]._under_way
                 assert under_way is not None
                 written = Written(under_way, "replay", line["written"][2])
                 return events.ParcelWritten(line["what"], written)
@@ -438,7 +448,7 @@ def _records(of: Iterable[Line]) -> list[Pending]:
 def _failed(of: list[Line]) -> list[Failed]:
     return [
         Failed(one["offset"], one["key_hash"], one["attempts"], float(one["due"]), "",
-               _headers(one["headers"]))
+               _headers(one["headers"]), due_ms=one["due_ms"])
         for one in of
     ]  # fmt: skip
 
@@ -449,7 +459,8 @@ def _headers(of: list[list[bool | None]]) -> Headers:
 
 
 def _decision(of: Line) -> Decision:
-    named = {name: of[name] for name in ("topic", "partition", "offset", "action", "attempts")}
+    names = ("topic", "partition", "offset", "action", "attempts", "due_ms")
+    named = {name: of[name] for name in names}
     return Decision(**named, by=DecidedBy("recorded", at_ms=of["by"]["at_ms"]))
 
 
@@ -507,7 +518,7 @@ def _report(of: Line) -> SlotReport:
     known = dict(of)
     known["partitions"] = {int(i): _outcome(one) for i, one in of["partitions"].items()}
     known["dead"] = [_letter(one) for one in of["dead"]]
-    known["outputs"] = known["changes"] = None
+    known["outputs"] = known["changes"] = known["lines"] = None
     known["gates"] = {
         None if i == "None" else int(i): float(seconds) for i, seconds in of["gates"].items()
     }

@@ -59,7 +59,7 @@ class SchemaRegistry:
         return 404, {"error_code": 40401, "message": "Subject not found"}
 
     def _registered(self, subject: str, body: dict[str, Any]) -> int:
-        schema = {
+        schema: dict[str, Any] = {
             name: body[name] for name in ("schema", "schemaType", "references") if name in body
         }
         if schema not in self._schemas:

@@ -19,11 +19,12 @@ from coopconsume.options import Options
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from pyspark.sql import SparkSession
 
     from commits import TableCheck, TableRepair
+    from commits.model import TopicPartition
     from coopconsume.admin.offsets.status import PartitionStatus
     from coopconsume.admin.overview.data import GroupOverview, GroupSummary
     from coopconsume.kafka.topics import TopicOverview
@@ -95,14 +96,17 @@ class Admin:
         with self.offsets(group) as admin:
             return admin.statuses(topics, keys=True)
 
-    def offsets(self, group: str, *, create: bool = False) -> OffsetAdmin:
+    def offsets(
+        self, group: str, *, create: bool = False, needs: Collection[TopicPartition] = ()
+    ) -> OffsetAdmin:
         """Returns the offsets of a group, to plan and execute resets, exports and imports.
 
         Args:
             group: Its id.
             create: Whether to create the commit table if it does not exist, as for an import.
+            needs: Partitions that the cluster has to have; else nothing is created.
         """
-        return OffsetAdmin(self._options, group, create=create, spark=self._spark)
+        return OffsetAdmin(self._options, group, create=create, needs=needs, spark=self._spark)
 
     def dead_letters(self, group: str) -> DeadLetters:
         """Returns the dead letters of a group, to list, replay or discard them.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-    from coopconsume.group.membership import Membership
-    from coopconsume.options import Options
+    from coopconsume.consumer import CooperativeConsumer
 
 __all__ = ["OffsetMap", "OffsetState", "PicturesUnavailable", "map_of", "offset_map"]
 
@@ -71,9 +70,9 @@ _COLOURS: Final[Mapping[OffsetState, str]] = MappingProxyType(
     {
         OffsetState.NOT_COMMITTED: "#e8e8e8",
         OffsetState.DONE: "#56b4e9",
-        OffsetState.GAP: "#f0e442",
+        OffsetState.GAP: "#e3d98a",
         OffsetState.PENDING: "#d55e00",
-        OffsetState.PARKED: "#cc79a7",
+        OffsetState.PARKED: "#b0207a",
     }
 )
 
@@ -233,18 +232,9 @@ class OffsetMap:
         axes.spines[["top", "right", "left"]].set_visible(False)
 
 
-class Consumer(Protocol):
-    """The part of `CooperativeConsumer` that a picture needs."""
-
-    @property
-    def options(self) -> Options:
-        """The options of the consumer."""
-
-    def membership(self) -> Membership:
-        """Returns the membership; joins the group if needed."""
-
-
-def offset_map(consumer: Consumer, partition: TopicPartition, *, columns: int = COLUMNS) -> Figure:
+def offset_map(
+    consumer: CooperativeConsumer, partition: TopicPartition, *, columns: int = COLUMNS
+) -> Figure:
     """Draws the current state of a partition that is assigned to a consumer.
 
     Args:
@@ -257,7 +247,9 @@ def offset_map(consumer: Consumer, partition: TopicPartition, *, columns: int = 
         PicturesUnavailable: matplotlib is not installed.
     """
     _pyplot()
-    membership, at = consumer.membership(), (str(partition[0]), int(partition[1]))
+    # It is not among the names that editors offer.
+    membership = consumer._subscription.joined()  # noqa: SLF001
+    at = (str(partition[0]), int(partition[1]))
     if at not in membership.owned:
         raise ValueError(
             f"partition {at[0]}-{at[1]} is not assigned to this consumer: see assignment()"

@@ -115,7 +115,7 @@ class _Reader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        from commits.table import is_named
+        from commits.places import is_named
         from coopconsume.errors import InvalidOption
 
         table = next((v for k, v in self._options.items() if k.lower() == "committable"), "")

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from assignors import KeyRange
-from coopconsume.texts import span
+from coopconsume.texts import printable, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -140,13 +140,6 @@ def cell(value: object) -> str:
     if isinstance(value, datetime):
         return f"{value:%Y-%m-%d %H:%M:%S %Z}"
     return printable(str(value), kept="")
-
-
-def printable(text: str, kept: str = "\n\t") -> str:
-    """Returns a text with its control characters escaped, but for those that are ``kept``."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in kept else repr(c)[1:-1] for c in text)
 
 
 def text_of(data: bytes | None) -> str | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
-from coopconsume.admin.tables import Headline, KeyRangeMap, Owner, Table, cell, printable
+from coopconsume.admin.tables import Headline, KeyRangeMap, Owner, Table, cell
+from coopconsume.texts import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

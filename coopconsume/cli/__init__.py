@@ -4,37 +4,74 @@ from __future__ import annotations
 
 import io
 import sys
-from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 
-from coopconsume.cli.broker import broker
-from coopconsume.cli.dead_letters import dead_letters
-from coopconsume.cli.demo import demo
+from coopconsume import __version__
 from coopconsume.cli.exit_codes import EXIT_CODES
-from coopconsume.cli.groups import groups
-from coopconsume.cli.log import log
-from coopconsume.cli.offsets import lag, offsets
-from coopconsume.cli.owners import owners
-from coopconsume.cli.queue import queue
-from coopconsume.cli.records import records
-from coopconsume.cli.run import run
-from coopconsume.cli.state import state
-from coopconsume.cli.store import store
-from coopconsume.cli.topics import topics
-from coopconsume.cli.ui import ui
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, MutableMapping
 
 __all__ = ["main"]
 
-try:
-    _VERSION = version("coopconsume")
-except PackageNotFoundError:  # The package runs from a zip, as with spark-submit --py-files.
-    _VERSION = "unknown"
+#: The sections of --help, and the commands of each in this order, each with its module.
+_SECTIONS: Final[dict[str, dict[str, str]]] = {
+    "Jobs": {"run": "run", "doctor": "doctor", "demo": "demo", "broker": "broker"},
+    "Groups of jobs": {
+        "groups": "groups",
+        "lag": "offsets",
+        "offsets": "offsets",
+        "records": "records",
+        "dead-letters": "dead_letters",
+        "ui": "ui",
+        "exporter": "exporter",
+        "topics": "topics",
+        "state": "state",
+        "store": "store",
+    },
+    "Fenced logs and work queues, without Spark": {
+        "log": "log",
+        "owners": "owners",
+        "queue": "queue",
+    },
+}
+
+
+class _Commands(Mapping[str, click.Command]):
+    """The commands by their names; each is imported when it is asked for."""
+
+    def __init__(self) -> None:
+        self._modules = {
+            name: module for section in _SECTIONS.values() for name, module in section.items()
+        }
+
+    def __getitem__(self, name: str) -> click.Command:
+        module = import_module(f"{__name__}.{self._modules[name]}")
+        command: click.Command = getattr(module, name.replace("-", "_"))
+        return command
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __len__(self) -> int:
+        return len(self._modules)
 
 
 class _Program(click.Group):
-    """The program, whose text any terminal shows."""
+    """The program, whose text any terminal shows, and whose commands are in sections."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the commands of each section."""
+        width = formatter.width - 6 - max(map(len, self.list_commands(ctx)))
+        for title, section in _SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(name, self.commands[name].get_short_help_str(width)) for name in section]
+                )
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Runs it; what the terminal's encoding lacks, such as an ellipsis, is shown as "?"."""
@@ -45,29 +82,16 @@ class _Program(click.Group):
 
 
 @click.group(
-    cls=_Program, epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=_Program,
+    # Click asks it for names and commands, and adds none.
+    commands=cast("MutableMapping[str, click.Command]", _Commands()),
+    epilog=EXIT_CODES,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.version_option(_VERSION, message="coopconsume %(version)s")
+@click.version_option(__version__, message="coopconsume %(version)s")
 def main() -> None:
     """Cooperative consumption of Kafka on Spark.
 
     Many workers share a partition and keep the order of each key. Each record is committed
     individually.
     """
-
-
-main.add_command(demo)
-main.add_command(broker)
-main.add_command(run)
-main.add_command(topics)
-main.add_command(groups)
-main.add_command(offsets)
-main.add_command(lag)
-main.add_command(records)
-main.add_command(dead_letters)
-main.add_command(ui)
-main.add_command(state)
-main.add_command(store)
-main.add_command(log)
-main.add_command(owners)
-main.add_command(queue)

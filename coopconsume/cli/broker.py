@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, OK, reported
-from coopconsume.testing.local.broker import LocalKafka
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,6 +47,8 @@ def broker(*, port: int | None, data_dir: Path | None, topics: dict[str, int]) -
     automatically.
     """
     from kafka.errors import TopicAlreadyExistsError
+
+    from coopconsume.testing.local.broker import LocalKafka
 
     kafka = LocalKafka(data_dir, port=port)
     try:

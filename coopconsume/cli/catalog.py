@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from commits import UnsupportedTarget
-from commits.table import is_named
-from coopconsume.testing.local.jars import pyspark_home
-from coopconsume.testing.local.session import local_session, stop_session
+from commits.places import is_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,6 +22,8 @@ def given_session() -> SparkSession | None:
     # The PySpark of spark-submit has no jars beside it.
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
+        from coopconsume.testing.local.jars import pyspark_home
+
         pyspark_home()
     from pyspark.sql import SparkSession
 
@@ -72,6 +72,8 @@ def session_for(
         except UnsupportedTarget as error:
             raise no_catalog(table) from error
         return
+    from coopconsume.testing.local.session import local_session, stop_session
+
     session = local_session(conf=conf)
     try:
         yield session

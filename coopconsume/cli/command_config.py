@@ -18,7 +18,6 @@ from coopconsume.option_names import (
     shown_value,
 )
 from coopconsume.options import TABLE
-from coopconsume.queue.settings import OPTIONS_OF_QUEUES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,18 +43,18 @@ class GivenOptions(dict[str, str]):
     """The options of a command, by the names that users gave.
 
     Attributes:
-        on_command_line: Whether any of them is on the command line.
+        on_command_line: Those of the command line.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.on_command_line = False
+        self.on_command_line: dict[str, str] = {}
         #: By their full names in small letters.
         self._given: dict[str, GivenOption] = {}
 
     def give(self, name: str, value: str, origin: str) -> None:
         """Adds an option of the command line."""
-        self.on_command_line = True
+        self.on_command_line[name] = value
         self._add(name, value, origin)
 
     def add_file(self, file: str, uses: Callable[[str], bool]) -> None:
@@ -159,6 +158,8 @@ def used_by_jobs(_: str) -> bool:
 
 def used_by_queues(name: str) -> bool:
     """Whether the commands of work queues use an option."""
+    from coopconsume.queue.settings import OPTIONS_OF_QUEUES
+
     return client_setting(name) is not None or name in OPTIONS_OF_QUEUES
 
 

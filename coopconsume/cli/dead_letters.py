@@ -17,6 +17,7 @@ from coopconsume.cli.decision_options import deciding, with_place
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
 from coopconsume.cli.place import Shown, dead_letter_option, shown, with_admin
 from coopconsume.cli.times import time_of
+from coopconsume.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -163,13 +164,14 @@ def decision_lines(action: Action, plan: Steps, *, executed: bool) -> list[str]:
         for group, fate in zip((plan.parked, plan.passed), fates, strict=True)
         for one in group
     ]
-    count = f"{len(plan.parked):,} parked, {len(plan.passed):,} passed"
+    found = {"parked": len(plan.parked), "passed": len(plan.passed)}
+    count = ", ".join(f"{number:,} {kind}" for kind, number in found.items() if number)
     dry_run = "; dry run, nothing was changed: add --execute to apply the change"
     return [*lines, f"{count}{'' if executed else dry_run}"]
 
 
 def _whole(one: Letter) -> list[str]:
-    given_up = f"given up {cell(moment(one.rejected_at))} after {one.attempts} attempts"
+    given_up = f"given up {cell(moment(one.rejected_at))} after {counted(one.attempts, 'attempt')}"
     lines = [
         f"{name_of(one)}, {one.status}, {given_up}",
         f"reason: {one.reason}",

@@ -8,8 +8,7 @@ import sys
 import click
 
 from coopconsume.cli.exit_codes import EXIT_CODES, reported
-from coopconsume.demo.flights import FLIGHTS, SHOWN
-from coopconsume.demo.runner import LEAST, Demo, DemoCheckFailed
+from coopconsume.demo.flights import FLIGHTS, LEAST, SHOWN
 from coopconsume.monitoring.screen import Screen
 
 
@@ -35,6 +34,8 @@ def demo(*, records: int, bootstrap_servers: str | None, as_json: bool, keep: bo
 
     With --bootstrap-servers the flights go into a new topic, which is deleted at the end.
     """
+    from coopconsume.demo.runner import Demo, DemoCheckFailed
+
     with Screen(sys.stderr if as_json else sys.stdout) as screen:
         outcome = Demo(screen, records=records, servers=bootstrap_servers, keep=keep).run()
     if as_json:

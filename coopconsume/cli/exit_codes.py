@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commits import CorruptCommitLog, FencedMember
-from coopconsume.admin.tables import printable
 from coopconsume.errors import CoopConsumeError, DataLoss, HandlerNotUsable, OptionError
 from coopconsume.errors.base import sentence_of
 from coopconsume.errors.fenced import ProducerFenced, StaleGeneration
 from coopconsume.interrupts import interruptible
 from coopconsume.monitoring.logs import JsonFormatter
+from coopconsume.texts import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,6 +87,9 @@ def reported(command: Callable[..., int | None]) -> Callable[..., None]:
             logging.getLogger("kafka").setLevel(logging.CRITICAL)
             # So does the one that follows a lost JVM; py4j logs that by the root logger.
             logging.getLogger().addFilter(_is_not_of_py4j)
+        else:
+            # Who reads groups in the background adds the trace to its warnings.
+            logging.getLogger("coopconsume.admin").setLevel(logging.DEBUG)
         try:
             with interruptible():
                 code = command(*args, **kwargs) or OK

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from coopconsume.admin.overview.data import plain
-from coopconsume.admin.overview.tables import group_parts, summaries
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
-from coopconsume.cli.place import Shown, shown, with_admin
+from coopconsume.cli.place import Shown, at_given_place, shown, with_admin
 
 if TYPE_CHECKING:
     from coopconsume.admin.client import Admin
@@ -26,9 +24,11 @@ def groups() -> None:
 @with_admin
 @shown
 def list_(*, admin: Admin) -> Shown:
-    """List the groups in a commit table."""
+    """List the groups in a commit table, each with its verdict."""
+    from coopconsume.admin.overview.tables import summaries
+
     found = admin.groups()
-    return Shown(lambda: plain(found), [summaries(found)])
+    return Shown(lambda: [one.to_dict() for one in found], [summaries(found)])
 
 
 @groups.command(
@@ -56,5 +56,7 @@ def describe(*, group: str, history: int, admin: Admin) -> Shown:
     Each partition has a map of its hash space, from the first to the last key hash. Each place of
     the map shows the letter of the member that owns most of it; a dot has no owner.
     """
-    found = admin.describe(group)
+    from coopconsume.admin.overview.tables import group_parts
+
+    found = at_given_place(admin.describe(group))
     return Shown(found.to_dict, group_parts(found, datetime.now(UTC), history=history))

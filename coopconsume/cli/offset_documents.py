@@ -32,8 +32,10 @@ def lag_document(one: PartitionStatus) -> dict[str, Any]:
     return shown | {"blocker": plain(one.blocker)}
 
 
-def move_document(move: Move, again: int, skipped: int) -> dict[str, Any]:
-    """Returns a move for JSON."""
+def move_document(
+    move: Move, again: int, skipped: int, *, by_query: bool = False
+) -> dict[str, Any]:
+    """Returns a move for JSON; what is ``by_query`` was done by the query of a checkpoint."""
     return {
         "topic": move.before.topic,
         "partition": move.before.partition,
@@ -41,6 +43,6 @@ def move_document(move: Move, again: int, skipped: int) -> dict[str, Any]:
         "new_stable_offset": move.stable_offset,
         "committed_above": len(move.done),
         "again": again,
-        "skipped": skipped,
+        "done_by_query" if by_query else "skipped": skipped,
         "note": move.note,
     }

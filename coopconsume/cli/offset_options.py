@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from commits import OffsetRanges
 from coopconsume.cli.times import time_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from commits import OffsetRanges
     from coopconsume.admin.offsets import Move, OffsetAdmin, PartitionStatus
 
 
@@ -34,6 +34,10 @@ def ranges(
     _ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]
 ) -> OffsetRanges | None:
     """Parses offsets and ranges of offsets; returns None without a value."""
+    if not values:
+        return None
+    from commits import OffsetRanges
+
     pairs = []
     for word in (word for value in values for word in value.split(",")):
         first, dash, last = word.partition("-")
@@ -42,7 +46,7 @@ def ranges(
             OffsetRanges(pairs[-1:])
         except ValueError:
             raise click.BadParameter(f"{word!r}: write it as 17 or 20-29") from None
-    return OffsetRanges(pairs) if pairs else None
+    return OffsetRanges(pairs)
 
 
 some_topics = click.option(
@@ -93,6 +97,8 @@ def target_of(
         )
     kind = kinds.pop()
     if kind == "marks":
+        from commits import OffsetRanges
+
         nothing = OffsetRanges()
         undone, done = words.get("undone", nothing), words.get("done", nothing)
         return lambda admin, found: admin.mark(found, undone=undone, done=done)

@@ -12,29 +12,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commits import CommitTableNotFound
-from coopconsume.admin.offsets import read_document, write_document
-from coopconsume.admin.offsets.tables import (
-    gap_parts,
-    move_parts,
-    offset_table,
-    state_parts,
-)
-from coopconsume.admin.overview.tables import lag_parts
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
-from coopconsume.cli.offset_documents import (
-    gap_documents,
-    lag_document,
-    move_document,
-    status_document,
-)
 from coopconsume.cli.offset_options import ranges, some_topics, target_of, with_state
-from coopconsume.cli.place import Shown, shown, with_admin
+from coopconsume.cli.place import Shown, at_given_place, shown, with_admin
+from coopconsume.errors import InvalidOption
+from coopconsume.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from coopconsume.admin.client import Admin
-    from coopconsume.admin.offsets import Move, OffsetAdmin, PartitionStatus
+    from coopconsume.admin.offsets import Kept, Move, OffsetAdmin, PartitionStatus
     from coopconsume.state.resetting import StateAction
 
 _PLACE = "--bootstrap-servers localhost:9092 --commit-table /data/commits"
@@ -50,13 +38,21 @@ class Execution:
     action: StateAction | None
     state_path: str | None
 
-    def carry_out(self, admin: OffsetAdmin, moves: list[Move]) -> Shown:
-        """Shows moves, and writes them with ``--execute``."""
+    def carry_out(self, admin: OffsetAdmin, moves: list[Move], *, by_query: bool = False) -> Shown:
+        """Shows moves, and writes them with ``--execute``.
+
+        What is ``by_query`` was done by the query of a checkpoint: that may be whole topics, which
+        are not read to count their records.
+        """
+        from coopconsume.admin.offsets.tables import move_parts, state_parts
+        from coopconsume.cli.offset_documents import move_document
+
         state = admin.state_reset(moves, self.action, self.state_path)
         admin.check_idle(end_claims=self.end_claims)
-        what = "records" if self.count else "offsets"
+        count = self.count and not by_query
+        what = "records" if count else "offsets"
         counts = [
-            admin.count_records(move) if self.count else (len(move.again), len(move.skipped))
+            admin.count_records(move) if count else (len(move.again), len(move.skipped))
             for move in moves
         ]
         if self.execute:
@@ -69,11 +65,12 @@ class Execution:
             "executed": self.execute,
             "counted": what,
             "partitions": [
-                move_document(move, *both) for move, both in zip(moves, counts, strict=True)
+                move_document(move, *both, by_query=by_query)
+                for move, both in zip(moves, counts, strict=True)
             ],
             "state": changes,
         }
-        parts = move_parts(moves, counts, what=what, executed=self.execute)
+        parts = move_parts(moves, counts, what=what, executed=self.execute, by_query=by_query)
         before = () if state is None else state_parts(state.moves)
         return Shown(lambda: document, itertools.chain(before, parts))
 
@@ -87,7 +84,7 @@ def _moving(command: Callable[..., Shown]) -> Callable[..., Any]:
         "--count/--no-count",
         default=True,
         show_default=True,
-        help="Read the records to count them, or count offsets instead.",
+        help="Read the records to count them, or count offsets instead, as for a checkpoint.",
     )
     @click.option(
         "--end-claims", is_flag=True, help="End standalone claims whose processes have died."
@@ -125,6 +122,9 @@ def show(
     *, group: str, topics: Mapping[str, list[int]] | None, picture: Path | None, admin: Admin
 ) -> Shown:
     """Show the status of each partition: stable offset, offsets done above it, gaps, pending."""
+    from coopconsume.admin.offsets.tables import offset_table
+    from coopconsume.cli.offset_documents import status_document
+
     with admin.offsets(group) as of_group:
         found = of_group.statuses(topics, times=False)
     if picture is not None:
@@ -148,6 +148,9 @@ def show(
 @shown
 def gaps(*, group: str, topics: Mapping[str, list[int]] | None, limit: int, admin: Admin) -> Shown:
     """List gaps: offsets that are not done below an offset that is done, with their age."""
+    from coopconsume.admin.offsets.tables import gap_parts
+    from coopconsume.cli.offset_documents import gap_documents
+
     found = admin.lag(group, topics)
 
     def document() -> list[dict[str, Any]]:
@@ -167,7 +170,10 @@ def lag(*, group: str, topics: Mapping[str, list[int]] | None, admin: Admin) -> 
 
     The first line is the verdict on the group; 'groups describe --json' has it as JSON.
     """
-    found = admin.describe(group, topics)
+    from coopconsume.admin.overview.tables import lag_parts
+    from coopconsume.cli.offset_documents import lag_document
+
+    found = at_given_place(admin.describe(group, topics))
     document = [lag_document(one) for one in found.partitions]
     return Shown(lambda: document, lag_parts(found, datetime.now(UTC)))
 
@@ -232,34 +238,85 @@ def reset(
 @with_admin
 def export(*, group: str, file: str, topics: Mapping[str, list[int]] | None, admin: Admin) -> None:
     """Write the committed and pending offsets to a JSON FILE; - is standard output."""
+    from coopconsume.admin.offsets import write_document
+
     with admin.offsets(group) as of_group:
         kept = of_group.kept(of_group.statuses(topics, times=False))
         document = write_document(group, of_group.cluster_id, kept)
     with click.open_file(file, "w", encoding="utf-8", atomic=file != "-") as out:
         out.write(document)
     if file != "-":
-        click.echo(f"wrote {len(kept)} partitions of group {group} to {file}")
+        click.echo(f"wrote {counted(len(kept), 'partition')} of group {group} to {file}")
 
 
 @offsets.command("import", epilog=example("coopconsume offsets import shop.json", _PLACE))
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.argument("file", type=click.Path(exists=True, allow_dash=True))
 @click.option("--group", help="The group [default: that of the file].")
+@some_topics
 @_moving
-def import_(*, file: str, group: str | None, admin: Admin, how: Execution) -> Shown:
+def import_(
+    *,
+    file: str,
+    group: str | None,
+    topics: Mapping[str, list[int]] | None,
+    admin: Admin,
+    how: Execution,
+) -> Shown:
     """Restore a group's offsets from a FILE of 'offsets export' (default: dry run).
 
-    The file replaces the whole state of its partitions in the commit table.
+    The file replaces the whole state of its partitions in the commit table. FILE may also be the
+    folder of a checkpoint of Spark's streaming query: --group continues after its last committed
+    batch.
     """
-    with click.open_file(file, encoding="utf-8") as source:
-        named, kept = read_document(source.read(), file)
+    named, everything = _imported(file, group)
+    kept = _chosen(everything, topics, file)
+    needs = {(one.topic, one.partition) for one in kept}
     try:
-        of_group = admin.offsets(group or named, create=how.execute)
+        of_group = admin.offsets(named, create=how.execute, needs=needs)
     except CommitTableNotFound as error:
         return _without_table(
-            error, f"group {group or named} and the {len(kept)} partitions of {file}"
+            error, f"group {named} and {counted(len(kept), 'partition')} of {file}"
         )
     with of_group:
-        return how.carry_out(of_group, of_group.restore(kept))
+        return how.carry_out(of_group, of_group.restore(kept), by_query=Path(file).is_dir())
+
+
+def _chosen(kept: list[Kept], topics: Mapping[str, list[int]] | None, file: str) -> list[Kept]:
+    """Returns the partitions of a file that ``--topic`` has chosen."""
+    for topic, partitions in (topics or {}).items():
+        known = {one.partition for one in kept if one.topic == topic}
+        missing = sorted(set(partitions) - known)
+        if missing or not known:
+            what = f"partition {missing[0]} of it" if known else "such topic"
+            has = ", ".join(sorted({one.topic for one in kept})[:5]) or "no partitions"
+            raise InvalidOption("topic", topic, f"{file} has no {what}; it has {has}")
+    return [
+        one
+        for one in kept
+        if topics is None
+        or (one.topic in topics and one.partition in (topics[one.topic] or [one.partition]))
+    ]
+
+
+def _imported(file: str, group: str | None) -> tuple[str, list[Kept]]:
+    """Returns the group and the partitions that a document or a checkpoint gives."""
+    from coopconsume.admin.offsets import read_checkpoint, read_document
+
+    if not Path(file).is_dir():
+        with click.open_file(file, "rb") as source:
+            named, kept = read_document(_text(source.read(), file), file)
+        return group or named, kept
+    if group is None:
+        raise click.UsageError("give --group: the checkpoint of a query has no group")
+    return group, read_checkpoint(Path(file))
+
+
+def _text(found: bytes, file: str) -> str:
+    try:
+        return found.decode()
+    except UnicodeDecodeError as error:
+        remedy = f"it is not UTF-8 at byte {error.start}; give a file of 'offsets export'"
+        raise InvalidOption("FILE", file, remedy) from None
 
 
 def _without_table(error: CommitTableNotFound, what: str) -> Shown:

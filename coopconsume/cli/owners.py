@@ -14,13 +14,18 @@ import click
 from coopconsume.admin.tables import Table
 from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, OK, example, reported
 from coopconsume.cli.place import Shown, at_a_cluster, shown
-from coopconsume.fenced.ownership import OwnershipRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from coopconsume.cli.command_config import GivenOptions
-    from coopconsume.fenced.ownership import KafkaStore, OwnershipEvent, OwnershipStore, Row
+    from coopconsume.fenced.ownership import (
+        KafkaStore,
+        OwnershipEvent,
+        OwnershipRegistry,
+        OwnershipStore,
+        Row,
+    )
 
 _TITLES = ("group", "resource", "owner", "access", "generation", "epoch", "shared by", "waiting")
 _HOLDERS = ("", "owner", "session", "access", "ticket", "heartbeats", "lease")
@@ -67,6 +72,8 @@ def at_a_registry(command: Callable[..., Any]) -> Callable[..., Any]:
             from coopconsume.fenced.ownership import DeltaStore
 
             store = DeltaStore(table, create=False)
+        from coopconsume.fenced.ownership import OwnershipRegistry
+
         with closing(store):
             registry = OwnershipRegistry(store, owner=kwargs.get("owner"), lease=0)
             return command(*args, registry=registry, **kwargs)

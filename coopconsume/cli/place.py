@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import functools
 import json
+import shlex
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
+from click.core import ParameterSource
 
-from coopconsume.admin.client import Admin
 from coopconsume.admin.text import write
 from coopconsume.cli.catalog import session_for
 from coopconsume.cli.command_config import (
     GivenOptions,
     check_given,
     documents,
+    full_name,
     option_table,
     used_by_jobs,
     used_by_logs,
 )
 from coopconsume.cli.exit_codes import OK
+from coopconsume.command_place import command_place
+from coopconsume.kafka.security.secrets import is_secret
 from coopconsume.option_names import COMMAND_CONFIG
 
 if TYPE_CHECKING:
@@ -28,6 +34,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from coopconsume.admin.overview import GroupOverview
     from coopconsume.admin.tables import Part
 
 #: Parameters that are short forms of options: how they are written, and the option.
@@ -37,6 +44,10 @@ SHORT_FORMS = {
     "consumer_group": ("--group", "kafka.group.id"),
     "dead_letter": ("--dead-letter", "deadLetter"),
 }
+
+#: Where the context of a command has how its command line names a place, and settings of Spark.
+_PLACE: Final = "coopconsume.place"
+_SPARK: Final = "coopconsume.spark"
 
 
 def pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -126,6 +137,7 @@ def with_options(
             options = _given(kwargs)
             if command_config is not None:
                 options.add_file(command_config, uses)
+                _note_file(command_config, options)
             if print_options:
                 if uses is used_by_jobs:
                     check_given(options)
@@ -174,6 +186,7 @@ def at_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_place(
         *args: Any, options: GivenOptions, spark_conf: dict[str, str], **kwargs: Any
     ) -> Any:
+        _note_spark(spark_conf)
         with session_for(options, spark_conf, kwargs.get("into")) as spark:
             return command(*args, options=options, spark=spark, **kwargs)
 
@@ -188,6 +201,8 @@ def with_admin(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_admin(
         *args: Any, options: dict[str, str], spark: SparkSession | None, **kwargs: Any
     ) -> Any:
+        from coopconsume.admin.client import Admin
+
         return command(*args, admin=Admin(options, spark=spark), **kwargs)
 
     return with_admin
@@ -200,6 +215,34 @@ def at_a_cluster(
     text = "A setting of the client, such as kafka.security.protocol=SSL; can be repeated."
     short = click.option("--bootstrap-servers", help="Short for -o kafka.bootstrap.servers=…")
     return with_options(text, uses=uses)(short(command))
+
+
+def at_given_place(found: GroupOverview) -> GroupOverview:
+    """Returns an overview whose next commands name the place as this command got it."""
+    meta = click.get_current_context().meta
+    place = meta.get(_PLACE, found.place)
+    return replace(found, place=f"{place} {meta.get(_SPARK, '')}".strip())
+
+
+def _note_file(file: str, options: GivenOptions) -> None:
+    """Notes the file of the command line, and what of the place is given beside it.
+
+    A pipe, as of a program that knows the secrets, can be read once only.
+    """
+    context = click.get_current_context()
+    source = context.get_parameter_source("command_config")
+    if source is ParameterSource.COMMANDLINE and Path(file).is_file():
+        given = {full_name(name): value for name, value in options.on_command_line.items()}
+        kafka = {name.removeprefix("kafka."): value for name, value in given.items()}
+        words = shlex.join(["--command-config", file])
+        context.meta[_PLACE] = f"{words} {command_place(kafka, given.get('commitTable'))}".strip()
+
+
+def _note_spark(settings: dict[str, str]) -> None:
+    """Notes the settings of the session that a table in a catalog needs, without secrets."""
+    given = (f"{name}={value}" for name, value in settings.items() if not is_secret(name))
+    words = [word for one in given for word in ("--spark-conf", one)]
+    click.get_current_context().meta[_SPARK] = shlex.join(words)
 
 
 def _given(parameters: dict[str, Any]) -> GivenOptions:

@@ -14,15 +14,12 @@ from coopconsume.admin.tables import Table, text_of
 from coopconsume.cli.command_config import used_by_queues
 from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, OK, example, reported
 from coopconsume.cli.place import Shown, at_a_cluster, shown
-from coopconsume.kafka.cluster import Cluster
-from coopconsume.kafka.producer import Message, Producer
-from coopconsume.options import Options
-from coopconsume.queue import AcknowledgeType, QueueConsumer, QueueReplica
-from coopconsume.queue.inspection import queue_status
+from coopconsume.queue import AcknowledgeType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from coopconsume.queue import QueueReplica
     from coopconsume.queue.inspection import QueueStatus
 
 
@@ -42,8 +39,14 @@ def _replica(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
             raise click.BadParameter(
                 f"{value!r}: write it as TOPIC, TOPIC@SERVERS or PATH", ctx, param
             )
-        found.append(QueueReplica(topic, {"kafka.bootstrap.servers": servers}) if at else topic)
+        found.append(_on_another_cluster(topic, servers) if at else topic)
     return found
+
+
+def _on_another_cluster(topic: str, servers: str) -> QueueReplica:
+    from coopconsume.queue import QueueReplica
+
+    return QueueReplica(topic, {"kafka.bootstrap.servers": servers})
 
 
 def _at_a_queue(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,6 +75,10 @@ def _at_a_queue(command: Callable[..., Any]) -> Callable[..., Any]:
 @functools.partial(at_a_cluster, uses=used_by_queues)
 def put(*, topic: str, values: tuple[str, ...], options: dict[str, str]) -> None:
     """Write records to a topic: each VALUE, or without values each line of standard input."""
+    from coopconsume.kafka.cluster import Cluster
+    from coopconsume.kafka.producer import Message, Producer
+    from coopconsume.options import Options
+
     parsed = Options.parse(options, group=False, table=False)
     with closing(Cluster(parsed)) as cluster:
         cluster.check_topics([topic])  # A producer would wait for a minute for it.
@@ -110,6 +117,8 @@ def take(
     kind: str,
 ) -> Shown:
     """Take records from a queue, show them and acknowledge them."""
+    from coopconsume.queue import QueueConsumer
+
     with QueueConsumer(options, topic, replicas) as consumer:
         records = consumer.poll(most, timeout)
         for record in records:
@@ -126,6 +135,8 @@ def take(
 @shown
 def list_(*, topic: str, replicas: list[Any] | None, options: dict[str, str]) -> Shown:
     """Show what is done, held and free in each partition of a queue."""
+    from coopconsume.queue import queue_status
+
     found = queue_status(options, topic, replicas)
     rows = [dataclasses.astuple(partition) for partition in found.partitions]
     head = ("partition", "stable offset", "done above", "held", "delayed", "free", "log")
@@ -138,6 +149,8 @@ def list_(*, topic: str, replicas: list[Any] | None, options: dict[str, str]) ->
 @shown
 def holds(*, topic: str, replicas: list[Any] | None, options: dict[str, str]) -> Shown:
     """Show who holds which records on each replica."""
+    from coopconsume.queue import queue_status
+
     found = queue_status(options, topic, replicas)
     rows = [
         (
@@ -159,6 +172,8 @@ def audit(*, topic: str, replicas: list[Any] | None, options: dict[str, str]) ->
     Exit code 1 if they differ, if one cannot be read, or if the topic was created again and no
     consumer has noticed it yet.
     """
+    from coopconsume.queue import queue_status
+
     found: QueueStatus = queue_status(options, topic, replicas)
     rows = [
         (

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coopconsume.admin.records.actions import RecordChoice
 from coopconsume.admin.records.tables import decided_at, record_table, step_lines
 from coopconsume.cli.decision_options import deciding, with_place
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from coopconsume.admin.client import Admin
-    from coopconsume.admin.records.actions import FailedRecord, RecordAdmin
+    from coopconsume.admin.records.actions import FailedRecord, RecordAdmin, RecordChoice
     from coopconsume.runtime.decided_by import DecidedBy
     from coopconsume.runtime.decisions import Decision, RecordAction
 
@@ -38,6 +37,8 @@ def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_choice(
         group: str, admin: Admin, place: dict[str, Any], error: str | None, **given: Any
     ) -> Any:
+        from coopconsume.admin.records.actions import RecordChoice
+
         choice = RecordChoice(**place, error=error)
         return command(records=admin.records(group), choice=choice, **given)
 

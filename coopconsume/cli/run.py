@@ -13,26 +13,17 @@ from typing import TYPE_CHECKING, Any, Self
 
 import click
 
-from commits import CommitLogUnavailable, CommitStore
-from commits.places import refuse_unwritable
-from commits.table import is_named
+from commits.errors import CommitLogUnavailable
+from commits.places import is_named, refuse_unwritable
 from coopconsume.cli.catalog import given_session, no_catalog
 from coopconsume.cli.exit_codes import INTERRUPTED, OK, example, reported
-from coopconsume.cli.logs import LogScreen, TextScreen
+from coopconsume.cli.logs import LogScreen, TextScreen, log_line
 from coopconsume.cli.place import CONSUMER_OPTIONS, pairs, with_options
-from coopconsume.consumer import CooperativeConsumer
-from coopconsume.kafka.cluster import Cluster
-from coopconsume.monitoring import LoggingListener
 from coopconsume.monitoring.screen import Rate
 from coopconsume.option_values import seconds_of
 from coopconsume.options import TABLE, Options
 from coopconsume.record import RetryPolicy
-from coopconsume.runtime.checks import check_handler, check_settings
-from coopconsume.runtime.job_spec import HandlerSettings
-from coopconsume.sinks.base import required_topics
-from coopconsume.testing.local.java import find_java
-from coopconsume.testing.local.session import local_session, stop_session
-from coopconsume.worker.histogram import Histogram
+from coopconsume.texts import counted, tries
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -42,7 +33,7 @@ if TYPE_CHECKING:
 
     from coopconsume.monitoring.listener import Progress
     from coopconsume.monitoring.screen import Screen
-    from coopconsume.query import CooperativeQuery
+    from coopconsume.query import CooperativeForeach, CooperativeQuery
     from coopconsume.record import OnUndecodable
 
 NEWEST_JAVA = 21
@@ -51,6 +42,11 @@ _LOOK_EVERY = 0.2
 _MAX_BACKOFF = 60.0
 #: Events whose latencies the status line shows.
 _LATENCY_OVER = 20
+
+
+def _columns(_context: object, _parameter: object, given: str | None) -> tuple[str, ...]:
+    """Returns the columns that an option names."""
+    return tuple(name.strip() for name in given.split(",")) if given else ()
 
 
 def _consumer_options() -> str:
@@ -130,6 +126,10 @@ def _consumer_options() -> str:
     help="merge: a table has the rows of each record exactly once, without a filter; "
     "transactional: a topic has them exactly once for readers with read_committed.",
 )
+@click.option(
+    "--output-partition-by", metavar="COLUMNS", callback=_columns,
+    help="Columns, separated by commas, that partition the table if the first rows create it.",
+)  # fmt: skip
 @click.option("--available-now", is_flag=True, help="Process the available records, then end.")
 @click.option(
     "--processing-time", metavar="TIME", help="Interval between batches, such as '10 seconds'."
@@ -158,17 +158,9 @@ def run(
     *,
     handler: str,
     options: dict[str, str],
-    concurrency: int,
-    ordering: Any,
     max_attempts: int | None,
     backoff: float,
-    on_dead: Any,
-    value: str | None,
-    key: str | None,
     undecodable: Any,
-    output: str | None,
-    output_schema: str | None,
-    output_mode: Any,
     available_now: bool,
     processing_time: str | None,
     real_time: str | None,
@@ -176,6 +168,7 @@ def run(
     log_format: str,
     master: str | None,
     spark_conf: dict[str, str],
+    **given: Any,
 ) -> int:
     """Call a Python function with every record of Kafka topics, in order for each key.
 
@@ -186,60 +179,55 @@ def run(
     Ctrl-C waits for running handlers, commits what is done and leaves the group. A second Ctrl-C
     leaves at once.
     """
+    from coopconsume.consumer import CooperativeConsumer
+    from coopconsume.runtime.checks import check_handler, check_settings
+    from coopconsume.runtime.job_spec import HandlerSettings
+    from coopconsume.sinks.base import required_topics
+
     parsed = Options.parse(options, topics=True)
     _find_handlers_here()
-    settings = HandlerSettings(
-        concurrency=concurrency,
-        ordering=ordering,
-        retry=_policy(max_attempts, backoff, undecodable),
-        dead_letter=None,  # The option deadLetter counts.
-        on_dead=on_dead,
-        output=output,
-        output_schema=output_schema,
-        output_mode=output_mode,
-        value=value,
-        key=key,
-    )
-    # Invalid intervals are refused before the broker is contacted.
-    seconds_of("processing-time", processing_time or "0")
-    seconds_of("real-time", real_time or "0")
-    if available_now + (processing_time is not None) + (real_time is not None) > 1:
-        raise click.UsageError("give one of --available-now, --processing-time and --real-time")
+    # Of dead letters the option deadLetter counts.
+    settings = HandlerSettings(retry=_policy(max_attempts, backoff, undecodable), **given)
+    trigger = _trigger(available_now, processing_time, real_time)
     check_handler(handler)
     check_settings(parsed, handler, settings)
     session = given_session()
     if session is None and master is None and not spark_conf and is_named(parsed.commit_table):
         raise no_catalog(parsed.commit_table)  # That of a local session ends with the command.
-    required = required_topics(settings.place_of_letters(parsed), output, parsed)
+    required = required_topics(settings.place_of_letters(parsed), settings.output, parsed)
     _check_before_starting(parsed, session, required)
     with ExitStack() as stack:
         # First, as what Spark's JVM writes is logged, too.
         as_json = log_format == "json"
         screen = stack.enter_context((LogScreen if as_json else TextScreen)(sys.stderr))
         if session is None:
-            screen.status("starting Spark", force=True)
-            try:
-                session = _local_session(master, spark_conf, parsed.slots)
-            except KeyboardInterrupt:
-                screen.line("stopped before the job began")
-                return OK
-            stack.callback(stop_session, session)
+            session = _own_session(stack, screen, master, spark_conf, parsed.slots)
+        if session is None:
+            return OK
         stopper = stack.enter_context(_Stopper(screen))
         with CooperativeConsumer({**options, "showWaiting": "false"}, session) as consumer:
-            job = consumer.foreach(handler, **vars(settings))
-            if name is not None:
-                job = job.queryName(name)
-            if available_now or processing_time is not None or real_time is not None:
-                job = job.trigger(
-                    availableNow=available_now, processingTime=processing_time, realTime=real_time
-                )
-            if as_json:
-                job = job.addListener(LoggingListener())
+            job = _configured(consumer.foreach(handler, **vars(settings)), name, trigger, as_json)
+            show = log_line if as_json else lambda line: screen.above(str(line))
             progress = _ProgressLine(screen)
             screen.status(f"joining group {parsed.group_id}", force=True)
-            code = stopper.wait(job.onProgress(progress).start())
+            code = stopper.wait(job.onHandlerLine(show).onProgress(progress).start())
             progress.sum_up(stopped=code != OK or stopper.asked)
     return code
+
+
+def _configured(
+    job: CooperativeForeach, name: str | None, trigger: dict[str, Any], as_json: bool
+) -> CooperativeForeach:
+    """Returns a job with its name and its trigger, if they are given, and as JSON with a log."""
+    if name is not None:
+        job = job.queryName(name)
+    if trigger:
+        job = job.trigger(**trigger)
+    if as_json:
+        from coopconsume.monitoring import LoggingListener
+
+        job = job.addListener(LoggingListener())
+    return job
 
 
 class _Stopper:
@@ -319,11 +307,12 @@ class _ProgressLine:
 
     def sum_up(self, *, stopped: bool) -> None:
         """Writes the last line."""
-        self._screen.line(f"{'stopped' if stopped else 'drained'}: {self._done:,} records done")
+        how = "stopped" if stopped else "drained"
+        self._screen.line(f"{how}: {counted(self._done, 'record')} done")
 
 
 def status_line(event: Progress, rate: float, recent: Collection[Progress] = ()) -> str:
-    """Returns the numbers of a progress event, the blocker that is oldest, and why nothing runs.
+    """Returns the numbers of a progress event, why nothing runs, the oldest blocker, and dangers.
 
     Args:
         event: The event.
@@ -343,14 +332,24 @@ def status_line(event: Progress, rate: float, recent: Collection[Progress] = ())
         text += _latency(recent)
     if event["waitingFor"] is not None:
         text += f"; {event['waitingFor']['message']}"
-    blocked = [p for p in partitions if p["blocker"] is not None and p["blocker"]["attempts"]]
+    blocked = [p for p in partitions if _is_held(p["blocker"])]
     if blocked:
         text += f"; {held_by(max(blocked, key=lambda p: p['blocker']['ageSeconds']))}"
+    if event["verdict"]["level"] == "danger":
+        text += f"; {event['verdict']['sentence']}"
     return text
+
+
+def _is_held(blocker: Mapping[str, Any] | None) -> bool:
+    from coopconsume.group.owned import has_failed
+
+    return blocker is not None and has_failed(blocker["attempts"], blocker["error"])
 
 
 def _latency(recent: Collection[Progress]) -> str:
     """Returns the 99th percentiles of latencies; nothing without records."""
+    from coopconsume.worker.histogram import Histogram
+
     start, commit = (
         Histogram.of(event[field] for event in recent).quantile(0.99)
         for field in ("startLatency", "commitLatency")
@@ -370,7 +369,7 @@ def held_by(partition: Mapping[str, Any]) -> str:
     key = blocker["key"] if blocker["key"] is not None else f"hash {blocker['keyHash']}"
     return (
         f"held by {partition['topic']}-{partition['partition']}@{blocker['offset']} key={key}: "
-        f"{blocker['error']} (attempt {blocker['attempts']}, {then}, "
+        f"{blocker['error']} ({tries(blocker['attempts'])}, {then}, "
         f"{blocker['behind']:,} records behind)"
     )
 
@@ -383,6 +382,24 @@ def _policy(max_attempts: int | None, backoff: float, undecodable: OnUndecodable
         return RetryPolicy(max_attempts, backoff, most, undecodable=undecodable)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+
+
+def _trigger(
+    available_now: bool, processing_time: str | None, real_time: str | None
+) -> dict[str, Any]:
+    """Returns the arguments of `CooperativeForeach.trigger`; none if batches start at once.
+
+    Invalid intervals are refused here, before the broker is contacted.
+    """
+    seconds_of("processing-time", processing_time or "0")
+    seconds_of("real-time", real_time or "0")
+    if available_now + (processing_time is not None) + (real_time is not None) > 1:
+        raise click.UsageError("give one of --available-now, --processing-time and --real-time")
+    if not (available_now or processing_time is not None or real_time is not None):
+        return {}
+    return {
+        "availableNow": available_now, "processingTime": processing_time, "realTime": real_time,
+    }  # fmt: skip
 
 
 def _find_handlers_here() -> None:
@@ -409,6 +426,10 @@ def _check_before_starting(
         CoopConsumeError: Java, the broker or a topic is missing.
         CommitStoreError: The commit table cannot be used.
     """
+    from commits import CommitStore
+    from coopconsume.kafka.cluster import Cluster
+    from coopconsume.testing.local.java import find_java
+
     if session is None:
         find_java(needed_by="Spark 4", newest=NEWEST_JAVA)
     cluster = Cluster(options)
@@ -427,7 +448,25 @@ def _check_before_starting(
             raise CommitLogUnavailable(options.commit_table, "open", str(error)) from error
 
 
+def _own_session(
+    stack: ExitStack, screen: Screen, master: str | None, conf: dict[str, str], slots: int | None
+) -> SparkSession | None:
+    """Starts a session that ends with the stack; None: Ctrl-C came meanwhile."""
+    from coopconsume.testing.local.session import stop_session
+
+    screen.status("starting Spark", force=True)
+    try:
+        session = _local_session(master, conf, slots)
+    except KeyboardInterrupt:
+        screen.line("stopped before the job began")
+        return None
+    stack.callback(stop_session, session)
+    return session
+
+
 def _local_session(master: str | None, conf: dict[str, str], slots: int | None) -> SparkSession:
+    from coopconsume.testing.local.session import local_session
+
     cores = None if slots is None else slots + _SPARE_CORES
     if master is not None:
         conf["spark.master"] = master

@@ -16,13 +16,12 @@ from coopconsume.cli.exit_codes import EXIT_CODES, FAILED, example, reported
 from coopconsume.cli.place import Shown, shown, spark_conf_option, with_admin, with_options
 from coopconsume.cli.times import time_of
 from coopconsume.errors import MissingOption
-from coopconsume.state.reading import CommittedState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from coopconsume.admin.client import Admin
-    from coopconsume.state.reading import Place
+    from coopconsume.state.reading import CommittedState, Place
 
 _TITLES = ("topic", "partition", "key", "offset", "value")
 _DIFF_TITLES = ("topic", "partition", "key", "offset", "before", "after")
@@ -52,6 +51,8 @@ def _of_a_group(command: Callable[..., Any]) -> Callable[..., Any]:
         table = options.get("commitTable")
         if table is None:
             raise MissingOption("commitTable")
+        from coopconsume.state.reading import CommittedState
+
         with session_for(options, spark_conf, None) as spark:
             return command(CommittedState(path, table, group, spark=spark), **kwargs)
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from coopconsume.admin.overview.data import plain
 from coopconsume.admin.tables import Table
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
 from coopconsume.cli.place import Shown, shown, with_admin
@@ -59,6 +58,8 @@ def alter(*, names: tuple[str, ...], accept: bool, admin: Admin) -> None:
 @shown
 def describe(*, names: tuple[str, ...], admin: Admin) -> Shown:
     """Show the partition count, the id and the sharing switch of topics."""
+    from coopconsume.admin.overview.data import plain
+
     found = admin.topics(names or None)
     rows = [(t.name, t.partitions, "open" if t.is_shareable else "no", t.id) for t in found]
     return Shown(lambda: plain(found), [Table(("topic", "partitions", "sharing", "id"), rows)])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import click
 
-from coopconsume.cli.exit_codes import FAILED, OK, example, reported
+from coopconsume.cli.exit_codes import example, reported
 from coopconsume.cli.place import at_a_place, dead_letter_option
-from coopconsume.ui.page import LivePage
+from coopconsume.cli.serving import serve, with_address
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,15 +26,7 @@ _PORT = 8765
 @reported
 @dead_letter_option
 @at_a_place
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen at.")
-@click.option(
-    "--port", type=click.IntRange(0, 65_535), default=_PORT, show_default=True,
-    help="The port; 0 for any free one.",
-)  # fmt: skip
-@click.option(
-    "--interval", type=click.FloatRange(0.1, 3600), default=2.0, show_default=True,
-    metavar="SECONDS", help="Time between two readings of a group.",
-)  # fmt: skip
+@with_address(_PORT, interval=2.0)
 @click.option(
     "--allow-decisions", is_flag=True, help="Let people replay and discard dead letters there."
 )
@@ -55,16 +46,11 @@ def ui(
     without TLS: at any other address than localhost, use it in a network that you trust, or behind
     a proxy with TLS. Everybody who has the address has the rights of the user that runs it.
     """
+    from coopconsume.ui.page import LivePage
+
     page = LivePage(
         options, group, host=host, port=port, interval=interval, allow_decisions=allow_decisions,
         spark=spark,
     )  # fmt: skip
     with page:
-        click.echo(f"live page: {page.url}")
-        click.echo("Ctrl-C ends it.", err=True)
-        try:
-            while page.is_open:
-                time.sleep(0.2)
-        except KeyboardInterrupt:
-            return OK
-    return FAILED
+        return serve(page, f"live page: {page.url}")

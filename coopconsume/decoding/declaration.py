@@ -15,14 +15,13 @@ from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origi
 from coopconsume.decoding.registry import SchemaRegistryDecoder, with_context
 from coopconsume.decoding.shipping import make_ready
 from coopconsume.errors import InvalidOption
-from coopconsume.record import Headers
 from coopconsume.values.callables import NameNotFound, is_async, object_named
 from coopconsume.values.shown import clean, safely, shown
 
 T = TypeVar("T")
 
-#: A function of bytes, the topic of their record and its headers.
-Decode = Callable[[Any, str, Headers], Any]
+#: A function of bytes, or of bytes, the topic of their record and its headers.
+Decode = Callable[..., Any]
 #: What becomes of null: the handler gets None, the record does not decode, or the function decides.
 Null = Literal["none", "refused", "decoded"]
 
@@ -87,12 +86,14 @@ class FieldDecoder(NamedTuple):
         null: What becomes of null.
         declared: The declared type; None: it is not known.
         shown: The declaration, for people.
+        needs_context: Whether the function also takes the topic of the record and its headers.
     """
 
     decode: Decode
     null: Null
     declared: Any
     shown: str
+    needs_context: bool = False
 
 
 def decoder_of(name: str, given: Any, *, connects: bool = True) -> FieldDecoder:
@@ -139,23 +140,23 @@ def _label(given: Any) -> str:
 
 def _decoder_of(name: str, given: Any, label: str, *, connects: bool) -> FieldDecoder:
     if given == "json":
-        return FieldDecoder(_of_bytes(json.loads), "none", None, label)
+        return FieldDecoder(json.loads, "none", None, label)
     if given == "text":
-        return FieldDecoder(_of_bytes(bytes.decode), "none", str, label)
+        return FieldDecoder(bytes.decode, "none", str, label)
     if isinstance(given, SchemaRegistryDecoder):
         given.check(name)
-        made = with_context(given.made(), name) if connects else _of_bytes(bytes)
-        return FieldDecoder(made, "none", None, label)
+        made = with_context(given.made(), name) if connects else bytes
+        return FieldDecoder(made, "none", None, label, needs_context=connects)
     if isinstance(given, DecoderFactory):
         _check_call(name, given.make, label)
-        made = _made(name, given, label) if connects else _of_bytes(bytes)
-        return FieldDecoder(made, "decoded", None, label)
+        function = _made(name, given, label) if connects else bytes
+        return _of_function(name, function, label)
     if isinstance(given, type) or get_origin(given) is not None:
         return _of_type(name, given, label, connects=connects)
     if not callable(given) or is_async(given):
         raise InvalidOption(name, label, _GIVE)
     _check_call(name, given, label, b"")
-    return FieldDecoder(_of_function(name, given), "decoded", None, label)
+    return _of_function(name, given, label)
 
 
 def _check_call(name: str, function: Any, label: str, *arguments: bytes) -> None:
@@ -176,18 +177,14 @@ def _made(name: str, given: DecoderFactory, label: str) -> Decode:
     made = given.make()
     if not callable(made) or isinstance(made, type) or is_async(made):
         raise InvalidOption(name, label, f"it made {shown(made)}: return a function of bytes")
-    return _of_function(name, made)
+    return made  # type: ignore[no-any-return]
 
 
-def _of_bytes(function: Callable[[bytes], Any]) -> Decode:
-    return lambda data, _topic, _headers: function(data)
-
-
-def _of_function(name: str, function: Any) -> Decode:
+def _of_function(name: str, function: Any, label: str) -> FieldDecoder:
     kafka = sys.modules.get("confluent_kafka.serialization")
-    if kafka is not None and isinstance(function, kafka.Deserializer):
-        return with_context(function, name)
-    return _of_bytes(function)
+    is_kafka = kafka is not None and isinstance(function, kafka.Deserializer)
+    decode = with_context(function, name) if is_kafka else function
+    return FieldDecoder(decode, "decoded", None, label, needs_context=is_kafka)
 
 
 def _of_type(name: str, given: Any, label: str, *, connects: bool) -> FieldDecoder:
@@ -206,14 +203,15 @@ def _of_type(name: str, given: Any, label: str, *, connects: bool) -> FieldDecod
     if not connects:
         make_ready(name, label, given)
     null: Null = "none" if NoneType in members else "refused"
-    return FieldDecoder(_of_bytes(decode), null, given, label)
+    return FieldDecoder(decode, null, given, label)
 
 
 def _json_decoder(given: Any, *, pydantic: bool) -> Callable[[bytes], Any]:
     if pydantic:
         from pydantic import TypeAdapter
 
-        return TypeAdapter(given).validate_json
+        # Its method of the same name is Python, and does the same with bytes.
+        return TypeAdapter(given).validator.validate_json
     import msgspec
 
     return msgspec.json.Decoder(given).decode

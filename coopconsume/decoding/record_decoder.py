@@ -9,13 +9,13 @@ from coopconsume.decoding.declaration import FieldDecoder, decoder_of
 from coopconsume.decoding.failures import refusal
 from coopconsume.errors import NotDecodable
 from coopconsume.record import Record
-from coopconsume.values.callables import is_async
+from coopconsume.values.callables import HandlerParts, is_async, taking_fields, with_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from coopconsume.decoding.declaration import Decoding
-    from coopconsume.record import Headers
+    from coopconsume.record import Fields, Headers
 
     Field = Callable[[bytes | None, str, Headers], Any]
 
@@ -24,7 +24,6 @@ T = TypeVar("T")
 #: Decoders that a worker process keeps: to make one takes long, and clients keep connections.
 _MOST: Final = 16
 _kept: OrderedDict[tuple[str, str], Any] = OrderedDict()
-_make = tuple.__new__
 
 
 def kept(name: tuple[str, str], make: Callable[[], T]) -> T:
@@ -57,51 +56,59 @@ class RecordDecoder:
     """
 
     def __init__(self, decoding: Decoding) -> None:
-        self._of = {
-            name: field_of(name, decoder_of(name, given))
-            for name, given in decoding.declared.items()
-        }
+        self._of = {name: decoder_of(name, given) for name, given in decoding.declared.items()}
+        self._decoded = self._before(lambda record: record)
 
-    def decoded(self, record: Record) -> Record[Any, Any]:
+    def decoded(self, record: Fields) -> Record[Any, Any]:
         """Returns a record with its key and value decoded as they are declared.
 
         Raises:
             NotDecodable: One of them does not decode.
         """
-        topic, partition, offset, key, value, timestamp, headers, attempt = record
-        of = self._of
-        fields: tuple[Any, ...] = (
-            topic,
-            partition,
-            offset,
-            of["key"](key, topic, headers) if "key" in of else key,
-            of["value"](value, topic, headers) if "value" in of else value,
-            timestamp,
-            headers,
-            attempt,
-        )
-        return _make(Record, fields)
+        return self._decoded(record)  # type: ignore[no-any-return]
 
-    def wrapped(self, handler: Any) -> Callable[..., Any]:
+    def wrapped(self, handler: Any, *, with_state: bool = False) -> Callable[..., Any]:
         """Returns a handler that calls one with decoded records.
 
         Decoding is a part of the handler's call: what does not decode is an error of its record.
 
         Args:
-            handler: A function of a record, or of a record and more.
+            handler: A function of a record, or of a record and its state.
+            with_state: Whether it takes a state.
         """
-        decoded = self.decoded
+        decoded = self._decoded
         if is_async(handler):
 
-            async def call_async(record: Record, *more: Any) -> Any:
-                return await handler(decoded(record), *more)
+            async def call_async(record: Fields, *state: Any) -> Any:
+                return await handler(decoded(record), *state)
 
-            return call_async
+            return taking_fields(call_async)
+        if with_state:
+            return lambda record, state: handler(decoded(record), state)
+        call = self._before(handler)
+        if any(field.needs_context for field in self._of.values()):
+            return call
+        decode = {name: field.decode for name, field in self._of.items()}
+        return with_parts(call, HandlerParts(handler, decode))
 
-        def call(record: Record, *more: Any) -> Any:
-            return handler(decoded(record), *more)
+    def _before(self, handler: Callable[[Record[Any, Any]], Any]) -> Callable[[Fields], Any]:
+        """Returns a function that decodes a record before it calls a handler with it."""
+        key_of, value_of = (
+            field_of(name, self._of[name]) if name in self._of else None
+            for name in ("key", "value")
+        )
+        make = tuple.__new__
 
-        return call
+        def call(fields: Fields) -> Any:
+            topic, partition, offset, key, value, timestamp, headers, attempt = fields
+            if key_of is not None:
+                key = key_of(key, topic, headers)
+            if value_of is not None:
+                value = value_of(value, topic, headers)
+            decoded = (topic, partition, offset, key, value, timestamp, headers, attempt)
+            return handler(make(Record, decoded))
+
+        return taking_fields(call)
 
 
 def field_of(name: str, field: FieldDecoder) -> Field:
@@ -113,7 +120,7 @@ def field_of(name: str, field: FieldDecoder) -> Field:
         name: ``key`` or ``value``.
         field: Its decoder.
     """
-    decode, null, _, shown = field
+    decode, null, _, shown, needs_context = field
 
     def of(data: bytes | None, topic: str, headers: Headers) -> Any:
         if data is None and null != "decoded":
@@ -121,7 +128,7 @@ def field_of(name: str, field: FieldDecoder) -> Field:
                 return None
             raise NotDecodable(name, f"it is null, and {shown} does not allow None")
         try:
-            return decode(data, topic, headers)
+            return decode(data, topic, headers) if needs_context else decode(data)
         except Exception as error:
             failure = refusal(name, error)
             if failure is error:

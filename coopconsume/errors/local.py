@@ -1,4 +1,4 @@
-"""Errors of local programs: Java, PySpark, jars and brokers for tests, and the live page."""
+"""Errors of local programs: Java, PySpark, jars, brokers for tests, live page and exporter."""
 
 from __future__ import annotations
 
@@ -143,6 +143,18 @@ class BrokerStopped(DeclaredError):
     message = "{action} needs a running broker, but this one is stopped: call start() first"
 
     action: str
+
+
+class ExporterUnavailable(DeclaredError):
+    """The exporter of metrics cannot be started.
+
+    Attributes:
+        reason: Why, and what to do.
+    """
+
+    message: ClassVar[str] = "the exporter cannot be started: {reason}"
+
+    reason: str
 
 
 class PageUnavailable(DeclaredError):

@@ -65,7 +65,7 @@ class QueueUnavailable(DeclaredError):
 
 
 class NotHeld(OffsetsError, ValueError):
-    """A record is acknowledged that this consumer does not hold.
+    """This consumer does not hold the record that it was asked to acknowledge.
 
     Attributes:
         topic: The topic.

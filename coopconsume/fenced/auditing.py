@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 from coopconsume.fenced.config import FencedSettings
 from coopconsume.fenced.kafka_engine import Engine
 from coopconsume.fenced.multi import LOGS_HEADER, LogName
-from coopconsume.fenced.reader import LogReader, ReaderOptions
+from coopconsume.fenced.reader import LogReader, ReaderOptions, view_of
 from coopconsume.fenced.view import LogView, open_engine
 from coopconsume.fenced.writer import FencedWriter
 from coopconsume.kafka.call_limit import Deadline
@@ -159,9 +159,9 @@ def audit(
 
     The arguments and errors are those of `LogReader` and its `read`; a gap is a finding, no error.
     """
-    with LogReader(options, topic, partition, **how) as reader, reader.view.looked_up():
-        view, deadline = reader.view, Deadline(reader.timeout)
-        start = view.start()
+    reader = LogReader(options, topic, partition, **how)
+    with view_of(reader) as view:
+        start, deadline = view.start(), Deadline(reader.timeout)
         view.begin_at(start)
         fold = view.fold
         tally = _Tally(fold)
@@ -184,8 +184,8 @@ def blocked(options: Mapping[str, Any], topic: str, partition: int = 0) -> Block
     """Returns which open transactions keep a log from being read to its end."""
     engine = Engine(FencedSettings.parse(options))
     reader = LogReader(options, topic, partition, engine=engine, compacted=False)
-    with reader, reader.view.looked_up():
-        ends = reader.view.ends()
+    with view_of(reader) as view:
+        ends = view.ends()
         found = () if ends.stable == ends.end else engine.open_transactions(topic, partition)
     return Blockage(topic, partition, ends.stable, ends.end, tuple(found))
 

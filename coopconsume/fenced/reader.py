@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, repeat
@@ -98,7 +99,7 @@ class LogReader(Closing):
         self._engine = open_engine(engine, settings, timeout)
         self.timeout = timeout
         self._start = start
-        self.view = LogView(self._engine, topic, partition, compacted=compacted)
+        self._view = LogView(self._engine, topic, partition, compacted=compacted)
         #: The last batch that was read, and what is not given out of it.
         self._rows = Rows()
         self._offsets = iter(self._rows.offsets)
@@ -107,20 +108,20 @@ class LogReader(Closing):
     @property
     def position(self) -> int:
         """Offset of the first record that was not returned, or of the log's end; -1 before."""
-        left, incomplete = length_hint(self._offsets), self.view.fold.incomplete.offsets
+        left, incomplete = length_hint(self._offsets), self._view.fold.incomplete.offsets
         if left:
             return self._rows.offsets[-left]
-        return incomplete[0] if incomplete else self.view.offset
+        return incomplete[0] if incomplete else self._view.offset
 
     @property
     def next_seq(self) -> int | None:
         """Sequence number of the record that comes next; None while not known."""
-        return self.view.fold.next_seq
+        return self._view.fold.next_seq
 
     @property
     def epoch(self) -> int | None:
         """The fence epoch in force at `position`; None while not known."""
-        return self.view.fold.epoch
+        return self._view.fold.epoch
 
     def end(self) -> int:
         """The end of the log now, once everything below it is decided.
@@ -129,8 +130,8 @@ class LogReader(Closing):
             LogBlocked: A transaction stays open below it.
             LogReplaced, LogUnavailable: As for `FencedWriter.acquire`.
         """
-        with self.view.looked_up():
-            return self.view.decided_end(Deadline(self.timeout))
+        with self._view.looked_up():
+            return self._view.decided_end(Deadline(self.timeout))
 
     def read(self, stop: int | None = None, *, stable: bool = False) -> Iterator[LogRecord]:
         """The records of data that count, from `position` on.
@@ -145,7 +146,7 @@ class LogReader(Closing):
             LogTruncated: Retention has removed records that were not read yet.
             LogBlocked, LogReplaced, LogUnavailable: As for `FencedWriter.acquire`.
         """
-        view = self.view
+        view = self._view
         with view.looked_up():
             end = view.ends().stable if stable else view.decided_end(Deadline(self.timeout))
             stop = end if stop is None else min(stop, end)
@@ -174,6 +175,14 @@ class LogReader(Closing):
         self._engine.close()
 
 
+@contextmanager
+def view_of(reader: LogReader) -> Iterator[LogView]:
+    """Opens a reader for one look at what its log is made of."""
+    view = reader._view  # noqa: SLF001 - of this module, and not among the names that editors offer
+    with reader, view.looked_up():
+        yield view
+
+
 def head(
     options: Mapping[str, Any], topic: str, partition: int = 0, **how: Unpack[ReaderOptions]
 ) -> Head:
@@ -181,10 +190,12 @@ def head(
 
     The arguments and errors are those of `LogReader` and its `read`.
     """
-    with LogReader(options, topic, partition, **how) as reader, reader.view.looked_up():
-        view, deadline = reader.view, Deadline(reader.timeout)
+    reader = LogReader(options, topic, partition, **how)
+    with view_of(reader) as view:
         start, ends = view.start(), view.ends()
-        _, fold, _ = view.fold_back(ends.stable, deadline, lambda fold, _: fold.owner)
+        _, fold, _ = view.fold_back(
+            ends.stable, Deadline(reader.timeout), lambda fold, _: fold.owner
+        )
     owner = fold.owner or Owner("", "", "")
     return Head(
         topic, view.log.topic_id, partition, start, ends.stable, ends.end, fold.next_seq,

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from assignors.ranges import HASH_VERSION
-from commits.acquisitions import COOPERATIVE
+from commits.sharing import COOPERATIVE
 from coopconsume.errors import GroupRefused
 
 if TYPE_CHECKING:

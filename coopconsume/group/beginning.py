@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from commits.model import TopicPartition
-    from coopconsume.kafka.cluster import Primary
+    from coopconsume.kafka.primary import Primary
 
 
 @dataclass(frozen=True)

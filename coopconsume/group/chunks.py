@@ -12,7 +12,7 @@ from coopconsume.group.owned import Failed
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from commits import CommitStore, Epoch, Pending
+    from commits import AcquireRequest, CommitStore, Epoch, Pending
     from commits.model import TopicPartition
 
 
@@ -78,7 +78,7 @@ def failures_in(
     now: float,
     now_ms: int,
 ) -> dict[TopicPartition, list[Failed]]:
-    """Returns the failures of some offsets, as ``Partition.acquire`` takes them.
+    """Returns the failures of some offsets, as ``ChunkSupply.acquire`` takes them.
 
     Args:
         offsets: The offsets.
@@ -147,6 +147,20 @@ class ChunkReader:
         overdue = self._watch.overdue(gone, now)
         notes = self._watch.notes(now)
         return GroupChunks(found, overdue, members, int(time.time() * 1000), notes)
+
+    def acquired(self, request: AcquireRequest) -> AcquiredChunks:
+        """Returns what a request got and its member still holds.
+
+        Raises:
+            commits.CommitLogUnavailable: The log cannot be read.
+        """
+        offsets = self._store.acquired(self._group, request.id)
+        if not any(wanted.due for wanted in request.wanted.values()):
+            return AcquiredChunks(offsets)
+        # Nobody else writes the failures of what is held, so these are the last ones.
+        pending = self._store.pending(self._group)
+        now, now_ms = time.monotonic(), int(time.time() * 1000)
+        return AcquiredChunks(offsets, failures_in(offsets, pending, now, now_ms))
 
     def last_notes(self) -> dict[AcquisitionId, int]:
         """Returns for how many milliseconds chunks were watched, as this member leaves."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from commits import CommitStore, Epoch
     from commits.model import TopicPartition
-    from coopconsume.kafka.cluster import Cluster
+    from coopconsume.kafka.cluster import Cluster, Topic
     from coopconsume.options import Options
 
 log = logging.getLogger(__name__)
@@ -59,19 +59,7 @@ def claim_key_ranges(
             It is waited for a sign of life of another claim, for its session at most.
     """
     found = {t.name: t for t in cluster.topics(dict.fromkeys(t for t, _ in partitions))}
-    shares = []
-    for (topic, partition), ranges in partitions.items():
-        if not 0 <= partition < found[topic].partitions:
-            last = found[topic].partitions - 1
-            raise ValueError(f"topic {topic} has partitions 0 to {last}, not {partition}")
-        chosen = tuple(sorted(ranges))
-        if not chosen:
-            log.info(
-                "%s-%d: an empty list of key ranges means the whole partition", topic, partition
-            )
-            chosen = (KeyRange(),)
-        _check_ranges(options, store, topic, partition, chosen)
-        shares += [Share(topic, partition, key_range) for key_range in chosen]
+    shares = _chosen_shares(options, store, found, partitions)
     topic_ids = {name: topic.id for name, topic in found.items()}
     group, member = options.group_id, _new_member_id()
     session, limit = session_ms(options), options.batch_life
@@ -94,6 +82,28 @@ def claim_key_ranges(
         raise
     keeper = ClaimKeeper(store, group, epoch, member, session / 3000)
     return EpochGrant(epoch, member, tuple(shares), topic_ids, waits, life_ms), keeper
+
+
+def _chosen_shares(
+    options: Options,
+    store: CommitStore,
+    topics: Mapping[str, Topic],
+    partitions: Mapping[TopicPartition, Iterable[KeyRange]],
+) -> list[Share]:
+    shares = []
+    for (topic, partition), ranges in partitions.items():
+        if not 0 <= partition < topics[topic].partitions:
+            last = topics[topic].partitions - 1
+            raise ValueError(f"topic {topic} has partitions 0 to {last}, not {partition}")
+        chosen = tuple(sorted(ranges))
+        if not chosen:
+            log.info(
+                "%s-%d: an empty list of key ranges means the whole partition", topic, partition
+            )
+            chosen = (KeyRange(),)
+        _check_ranges(options, store, topic, partition, chosen)
+        shares += [Share(topic, partition, key_range) for key_range in chosen]
+    return shares
 
 
 def _agree(options: Options, store: CommitStore, cluster: Cluster, mine: Epoch) -> None:

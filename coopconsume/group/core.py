@@ -10,86 +10,23 @@ No socket, no clock, no log: those are in `coopconsume.group.member`.
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from assignors import AssignmentConflict, KeyRange, Member, ProtocolMismatch, Share, coverage
-from assignors.shares import common, inside, without
-from assignors.wire import MemberAssignment, Refusal, Subscription, read_answer, version_of
+from assignors import AssignmentConflict, KeyRange, Share, coverage
+from assignors.shares import inside, without
+from assignors.wire import Refusal, Subscription, read_answer
 from commits import Epoch
-from commits.acquisitions import COOPERATIVE
+from commits.sharing import COOPERATIVE
 from coopconsume.errors import ConsumerRangeFetchNotAccepted, GroupRefused
-from coopconsume.group.agreement import refusals
+from coopconsume.group.dealing import Deal, Rebalance, deal
 from coopconsume.group.owned import EpochGrant
-from coopconsume.group.shares import leave_with_owners
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from assignors import KeyRangeAssignor
     from commits import Assignment as EpochRow
-
-
-@dataclass(frozen=True)
-class Joined:
-    """A member as the leader sees it: what Kafka's coordinator hands it.
-
-    Attributes:
-        id: Kafka's member id.
-        topics: What it subscribes to.
-        data: Its `user_data`.
-        instance_id: Its ``group.instance.id``, if it is static.
-    """
-
-    id: str
-    topics: tuple[str, ...]
-    data: bytes
-    instance_id: str | None = None
-
-
-@dataclass(frozen=True)
-class Deal:
-    """The decision of the leader: the epoch to open, and the members to refuse.
-
-    Attributes:
-        shares: Of each member that is accepted.
-        previous: The epoch that must be in force.
-        nonce: Of the new epoch; the same if the same decision is made again.
-        life_ms: How long a batch of any of the members may go on.
-        topic_ids: Kafka's ids of the topics.
-        refused: Why members are refused, by id.
-        versions: The protocol version of each member that is accepted.
-        initial: How many partitions of each topic begin by ``startingOffsets``, if the group deals
-            the topic for the first time.
-        moving: What members that did not hand over their shares are to release, by id.
-        continues: Members that go on with their work, with the number of the epoch that they work
-            under.
-        lives: How long a batch of each member may go on.
-    """
-
-    shares: dict[str, tuple[Share, ...]]
-    previous: Epoch | None
-    nonce: str
-    life_ms: int
-    topic_ids: dict[str, str]
-    refused: dict[str, str]
-    versions: dict[str, int]
-    initial: dict[str, int]
-    moving: dict[str, tuple[Share, ...]] = field(default_factory=dict)
-    continues: dict[str, int] = field(default_factory=dict)
-    lives: dict[str, int] = field(default_factory=dict)
-
-    def answers(self, epoch: Epoch) -> dict[str, bytes]:
-        """What to hand each member once the epoch is open."""
-        given = {}
-        for member, shares in self.shares.items():
-            topics = {share.topic for share in shares}
-            ids = {t: topic_id for t, topic_id in self.topic_ids.items() if t in topics}
-            moving = self.moving.get(member, ())
-            answer = MemberAssignment(member, shares, epoch.number, epoch.nonce, ids, moving)
-            given[member] = answer.to_bytes(self.versions[member])
-        return given | {m: Refusal(reason).to_bytes() for m, reason in self.refused.items()}
 
 
 @dataclass(frozen=True)
@@ -230,105 +167,16 @@ class GroupCore:
 
     # -- the leader
 
-    def lead(
-        self,
-        me: str,
-        generation: int,
-        joined: Sequence[Joined],
-        assignor: KeyRangeAssignor,
-        partitions: Mapping[str, int],
-        topic_ids: Mapping[str, str],
-        shareable: Collection[str],
-        hidden: Collection[str] = (),
-        *,
-        noted: Epoch | None,
-        claimed: Sequence[Share] = (),
-        row: EpochRow | None = None,
-    ) -> Deal:
-        """Gives every member its shares.
-
-        Args:
-            me: The leader's member id.
-            generation: Kafka's generation.
-            joined: All members.
-            assignor: On which they agreed.
-            partitions: How many each topic has that exists.
-            topic_ids: Kafka's ids of the topics.
-            shareable: Topics that may be split between members.
-            hidden: Topics that the leader may not see; members report them.
-            noted: `noted` as it was when Kafka asked the leader. The member may join again, and
-                note a later epoch, while a leader that is stalled still decides.
-            claimed: Shares that are claimed by hand: nobody of the group gets them.
-            row: The epoch in force, as the log says now. What its members still work on stays
-                theirs for now, see `coopconsume.group.shares`.
+    def lead(self, rebalance: Rebalance, assignor: KeyRangeAssignor) -> Deal:
+        """Gives every member its shares, see `coopconsume.group.dealing.deal`.
 
         Raises:
-            GroupRefused: The leader itself does not agree with most members. Members that work
-                under an epoch are counted before others, so that who joins a group at work is
-                refused and not the group.
-
-        A member whose data this version of the library cannot read is refused, nobody else.
+            GroupRefused: The leader itself does not agree with most members.
         """
-        subscriptions, refused = _read(joined)
-        shares_chunks = self.terms.get("sharing") == COOPERATIVE
-        terms = {member: said.terms for member, said in subscriptions.items()}
-        refused |= refusals(self.group, terms, () if row is None else row.members, me)
-        if me in refused:
-            raise GroupRefused(self.group, refused[me])
-        members = []
-        continues: dict[str, int] = {}
-        for member in joined:
-            if member.id in refused:
-                continue
-            said = subscriptions[member.id]
-            if _continues_under(member.id, said, row, noted):
-                continues[member.id] = said.epoch
-            # Otherwise other members may have got these shares since.
-            fresh = noted is not None and (said.epoch == noted.number or member.id in continues)
-            members.append(
-                Member(
-                    member.id, member.topics, said.slots, said.allow_key_share,
-                    member.instance_id, said.owned if fresh else (),
-                )
-            )  # fmt: skip
-        accepted = [said for member, said in subscriptions.items() if member not in refused]
-        partitions, topic_ids = _with_reports(accepted, partitions, topic_ids, hidden)
-        if shares_chunks:
-            shares = {member.id: _all_of(member, partitions) for member in members}
-        else:
-            shares = assignor.assign(partitions, members, shareable_topics=shareable)
-        # Who acquires chunks of a partition needs all of it.
-        splits = () if shares_chunks else shareable
-        if claimed:
-            shares = {
-                member.id: _around(shares[member.id], claimed, member, splits) for member in members
-            }
-        owned = {
-            member.id: _left_to(member, subscriptions[member.id], row, partitions, topic_ids)
-            for member in members
-            if member.id in continues
-        }
-        takes_parts = {member.id for member in members if member.allow_key_share}
-        moving: dict[str, tuple[Share, ...]] = {}
-        if not shares_chunks:
-            shares, moving = leave_with_owners(
-                shares, owned, lambda member, topic: member in takes_parts and topic in shareable
-            )
-        return Deal(
-            shares,
-            noted,
-            _nonce(self.group, me, generation, noted, shares, moving),
-            max((subscriptions[member.id].life_ms for member in members), default=self.life_ms),
-            {topic: topic_ids.get(topic, "") for topic in partitions},
-            refused,
-            {m.id: version_of(m.data) for m in joined if m.id not in refused},
-            # A topic that is created while the group waits for it or watches its pattern: none.
-            dict.fromkeys({topic for member in members for topic in member.topics} - {*hidden}, 0)
-            | ({} if self.by_pattern and noted is not None else dict(partitions)),
-            moving,
-            continues,
-            {member.id: subscriptions[member.id].life_ms for member in members},
-        )
+        return deal(
+            rebalance, assignor, group=self.group, terms=self.terms, life_ms=self.life_ms,
+            by_pattern=self.by_pattern,
+        )  # fmt: skip
 
     # -- what comes of it
 
@@ -374,8 +222,8 @@ class GroupCore:
         shares = self.owned if again else answer.shares
         moving = () if again else answer.moving
         if not self.joined_to_share:
-            for share in without(shares, kept):
-                if not share.key_range.is_full:
+            for share in shares:
+                if not share.key_range.is_full and without([share], kept):
                     if answer.member != me:
                         return Rejoin("an earlier process of ours shared partitions, we do not")
                     raise ConsumerRangeFetchNotAccepted(
@@ -452,110 +300,6 @@ class GroupCore:
         """Forgets the shares: the next join asks for others."""
         self.owned, self.owned_under, self.is_continuing = (), None, False
         self.ask_again()
-
-
-def _read(joined: Iterable[Joined]) -> tuple[dict[str, Subscription], dict[str, str]]:
-    """Returns what each member says, and why members are refused whose data cannot be read."""
-    subscriptions: dict[str, Subscription] = {}
-    refused: dict[str, str] = {}
-    for member in joined:
-        try:
-            subscriptions[member.id] = Subscription.from_bytes(member.data)
-        except ProtocolMismatch as error:
-            refused[member.id] = str(error)
-    return subscriptions, refused
-
-
-def _with_reports(
-    subscriptions: Iterable[Subscription],
-    partitions: Mapping[str, int],
-    topic_ids: Mapping[str, str],
-    hidden: Collection[str],
-) -> tuple[dict[str, int], dict[str, str]]:
-    """Returns what the leader sees of topics, with what members report of hidden and grown ones."""
-    counts, ids = dict(partitions), dict(topic_ids)
-    for said in subscriptions:
-        for topic, (count, topic_id) in said.seen.items():
-            is_same = topic in counts and ids.get(topic, "") == topic_id
-            if is_same or (topic in hidden and topic not in counts):
-                counts[topic], ids[topic] = max(count, counts.get(topic, 0)), topic_id
-    return counts, ids
-
-
-def _all_of(member: Member, partitions: Mapping[str, int]) -> tuple[Share, ...]:
-    """Returns all partitions of a member's topics, as a cooperative epoch gives them to it."""
-    return tuple(
-        Share(topic, partition)
-        for topic in sorted(set(member.topics))
-        for partition in range(partitions.get(topic, 0))
-    )
-
-
-def _nonce(
-    group: str,
-    me: str,
-    generation: int,
-    previous: Epoch | None,
-    shares: Mapping[str, tuple[Share, ...]],
-    moving: Mapping[str, tuple[Share, ...]],
-) -> str:
-    """A word that comes out the same when the same decision is made again."""
-    text = f"{group}|{me}|{generation}|{previous}|{sorted(shares.items())}|{sorted(moving.items())}"
-    return uuid.uuid5(uuid.NAMESPACE_URL, text).hex
-
-
-def _continues_under(
-    member: str, said: Subscription, row: EpochRow | None, noted: Epoch | None
-) -> bool:
-    """Whether what a member works on while it joins is its own without a pause up to a row.
-
-    The row may be of an epoch that was opened while the member joined, and that it knows nothing
-    of. Kafka may have given it another id since.
-    """
-    if row is None or row.epoch != noted or not said.continues or member in row.fenced:
-        return False
-    owner = member
-    if Epoch(said.epoch, said.nonce) == row.epoch:
-        if member not in row.members:
-            owns = (m for m, shares in row.members.items() if not without(said.owned, shares))
-            owner = next(owns, member)
-    elif row.continues.get(member) != said.epoch:
-        return False
-    left = without(row.members.get(owner, ()), row.handed.get(owner, ()))
-    return owner not in row.fenced and not without(said.owned, left)
-
-
-def _left_to(
-    member: Member,
-    said: Subscription,
-    row: EpochRow | None,
-    partitions: Mapping[str, int],
-    topic_ids: Mapping[str, str],
-) -> tuple[Share, ...]:
-    """Returns what the group leaves for now with a member that continues its work."""
-    assert row is not None
-    return tuple(
-        share
-        for share in common(said.owned, row.members.get(member.id, ()))
-        if share.topic in member.topics
-        and share.partition < partitions.get(share.topic, 0)
-        and topic_ids.get(share.topic, "") == row.topic_ids.get(share.topic, "")
-        and (member.allow_key_share or share.key_range.is_full)
-    )
-
-
-def _around(
-    shares: Sequence[Share],
-    claimed: Sequence[Share],
-    member: Member,
-    shareable: Collection[str],
-) -> tuple[Share, ...]:
-    """Returns what of a member's shares is not claimed by hand, and may be its share."""
-    return tuple(
-        share
-        for share in without(shares, claimed)
-        if share.key_range.is_full or (member.allow_key_share and share.topic in shareable)
-    )
 
 
 def _given(row: EpochRow) -> dict[tuple[str, int], list[KeyRange]]:

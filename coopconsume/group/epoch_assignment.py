@@ -11,13 +11,12 @@ import itertools
 import logging
 import math
 import threading
-import time
 import uuid
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from assignors.shares import by_partition, inside, outside, shares_of, without
+from assignors.shares import by_partition, inside, shares_of, without
 from commits import (
     AcquireRequest,
     CommitRefused,
@@ -26,21 +25,21 @@ from commits import (
     OffsetRanges,
 )
 from commits.affordable import affordable
-from coopconsume.errors import ExternalReset
-from coopconsume.group.agreement import check, terms_of
 from coopconsume.group.assigned_logs import AssignedLogs
-from coopconsume.group.beginning import LogFacts, beginning
-from coopconsume.group.chunks import AcquiredChunks, ChunkReader, failures_in
-from coopconsume.group.owned import LEASE, Failed, Owned, left_ms, to_keep
+from coopconsume.group.chunks import ChunkReader
+from coopconsume.group.epoch_proof import EpochProof
+from coopconsume.group.loading import load
+from coopconsume.group.owned import Owned, left_ms, to_keep
 from coopconsume.group.primary import PrimaryOffsets
 from coopconsume.group.repeating import repeated
 from coopconsume.group.settings import lease_of
+from coopconsume.group.shares_in_doubt import SharesInDoubt
 from coopconsume.kafka.identity import LOG_IDENTITIES, LogIdentity
-from coopconsume.state.note import begin_with_state, note_start_elsewhere
+from coopconsume.state.note import begin_with_state
 from coopconsume.worker.process_timer import clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from assignors import KeyRange, Share
     from commits import CommitResult, CommitStore, Epoch, Pending
@@ -76,6 +75,9 @@ class EpochAssignment:
         owned: What of each partition is ours.
         is_between_epochs: Whether the group rebalances while the work goes on. The epoch may be
             over then, and the next one not known yet: what the log refuses waits for that.
+        chunks: What the log has of the chunks of a cooperative epoch.
+        in_doubt: Parts that somebody may still be at work on.
+        proof: When the epoch was in force for certain.
         logs: The partitions' logs in Kafka: where they begin and end.
         primary: The group's offsets in Kafka.
 
@@ -100,9 +102,6 @@ class EpochAssignment:
         self.cluster = cluster
         self.store = store
         self._grant = grant
-        self._heard = heard
-        #: Until when what was released may run on, if the log has named it to its next owners.
-        self._runs_on_until = -math.inf
         self.is_between_epochs = False
         self.topic_ids = dict(grant.topic_ids)
         LOG_IDENTITIES.saw_topics(cluster.cluster_id, self.topic_ids)
@@ -121,70 +120,13 @@ class EpochAssignment:
             options.group_id, store, lambda: self._grant, self.owned, self._lock, self.refresh,
             write_primary, cluster.commit_primary,
         )  # fmt: skip
-        begun = time.monotonic()
-        self._waits = [(share, begun + seconds) for share, seconds in grant.waits]
-        self._seen = clock()
-        self._chunks = ChunkReader(store, options.group_id)
+        self.in_doubt = SharesInDoubt(grant.waits)
+        self.proof = EpochProof(store, options.group_id, lambda: self._grant, heard)
+        self.chunks = ChunkReader(store, options.group_id)
         with store.one_look():
-            self.owned.update(self._load(grant.shares))
+            self.owned.update(load(options, cluster, store, grant, self.primary))
             self.logs.check_starts()
             self.logs.check_ends()
-
-    def _load(self, shares: Iterable[Share]) -> dict[TopicPartition, Owned]:
-        """Returns the state in the log of each partition that we own a part of."""
-        group, loaded = self.options.group_id, {}
-        ranges = by_partition(shares)
-        self._begin(ranges.keys())
-        state = self.store.state(group)
-        pending = self.store.pending(group)
-        now, now_ms = time.monotonic(), int(time.time() * 1000)
-        for tp, key_ranges in ranges.items():
-            commits = state[tp]
-            owned = loaded[tp] = Owned(
-                *tp, key_ranges, commits.stable_offset, commits.ranges,
-                [Failed.of(one, now, now_ms) for one in pending.get(tp, {}).values()],
-                max_ranges=commits.max_ranges or 0, uses_chunks=self.options.uses_chunks,
-            )  # fmt: skip
-            owned.look(commits.ranges)
-        return loaded
-
-    def _begin(self, owned: Collection[TopicPartition]) -> None:
-        """Writes into the log where our partitions begin, and which offsets were found in Kafka."""
-        store, group, epoch, member = self.store, self.options.group_id, self.epoch, self.member
-        check(store, group, terms_of(self.options, store, self.cluster))
-        row = store.assignment(group, epoch)
-        topics = {topic for topic, _ in owned}
-        dealt = {
-            (share.topic, share.partition)
-            for shares in (row.members.values() if row else ())
-            for share in shares
-            if share.topic in topics
-        }
-        stable = {tp: commits.stable_offset for tp, commits in store.state(group).items()}
-        facts = LogFacts(stable, store.known_primary(group), store.initial_partitions(group))
-        # After the log: a mirror is written after its commits.
-        primary = self.cluster.primary({*owned, *dealt} - stable.keys())
-        self.primary.found(
-            {tp: p.outputs for tp, p in primary.items() if p.outputs and tp in owned}
-        )
-        found = beginning(owned, dealt, facts, primary, self.topic_ids)
-        starts = found.from_primary | self.cluster.starting(found.from_options)
-        starts |= self.cluster.log_starts(found.from_earliest)
-        if found.from_primary:
-            note_start_elsewhere(store, group)
-        if starts:
-            store.start(group, epoch, member, starts)
-        if found.noted:
-            store.note_primary(group, epoch, member, found.noted)
-        for tp, offset in found.moved.items():
-            if self.options.on_external_reset == "fail":
-                raise ExternalReset(*tp, offset, stable[tp])
-            log.warning("%s-%d: following Kafka's offset %d", *tp, offset)
-            try:
-                store.note_primary(group, epoch, member, {tp: offset}, follow=True)
-            except CommitRefused as error:
-                raise ExternalReset(*tp, offset, stable[tp]) from error
-        self.primary.to_replace(tp for tp in store.known_primary(group) if tp in owned)
 
     @property
     def epoch(self) -> Epoch:
@@ -236,7 +178,7 @@ class EpochAssignment:
                 work, and for how many seconds. Whatever we release from now on leaves them in
                 doubt.
         """
-        self._wait_for(waits)
+        self.in_doubt.add(waits)
         self._grant = replace(self._grant, epoch=epoch, member=member)
 
     def continue_under(self, grant: EpochGrant) -> None:
@@ -245,17 +187,12 @@ class EpochAssignment:
         Additional shares do not start here, see `extend`. The wait for their earlier owners begins
         now, and they stay in doubt if we release them.
         """
-        self._wait_for(grant.waits)
+        self.in_doubt.add(grant.waits)
         self._grant = replace(
             self._grant, epoch=grant.epoch, member=grant.member, life_ms=grant.life_ms,
             generation=grant.generation,
         )  # fmt: skip
         self.is_between_epochs = False
-
-    def _wait_for(self, waits: Iterable[tuple[Share, float]]) -> None:
-        now = time.monotonic()
-        # One assignment: others read it.
-        self._waits = [*self._waits, *((share, now + seconds) for share, seconds in waits)]
 
     def may_be_late(self, error: FencedMember) -> bool:
         """Whether the log may have refused something as its epoch has passed, and we go on."""
@@ -268,46 +205,6 @@ class EpochAssignment:
         return {tp: list(owned.ranges) for tp, owned in list(self.owned.items())}
 
     # -- how long it lasts
-
-    def check(self, within: float = LEASE) -> float:
-        """Makes sure that the epoch is still in force, if the last look is some time ago.
-
-        Args:
-            within: Seconds for which a look at the log is good enough.
-
-        Returns:
-            When the epoch was in force for certain, on `coopconsume.worker.process_timer.clock`.
-
-        Raises:
-            commits.FencedMember: It is not.
-            commits.CommitLogUnavailable: The log cannot be read.
-        """
-        now = clock()
-        if now - self._seen > within:
-            grant = self._grant
-            self.store.check(self.options.group_id, grant.epoch, grant.member)
-            self._saw(now)
-        return self._seen
-
-    @property
-    def is_confirmed(self) -> bool:
-        """Whether the log said a moment ago that the epoch is in force; asks nobody."""
-        return clock() - self._seen <= LEASE
-
-    def _saw(self, asked: float) -> None:
-        """Notes that the epoch was in force after an instant, as the log has answered."""
-        self._seen = max(self._seen, asked)
-
-    @property
-    def in_force_at(self) -> float:
-        """When no later epoch had been granted for certain, on the clock of `check`.
-
-        As the log has said, or Kafka: a leader opens an epoch in a generation of its own, and then
-        no heartbeat of the one before is accepted. What was released while it ran has its time from
-        its next owners, and no epoch ends that.
-        """
-        released = min(clock(), self._runs_on_until - self.life_ms / 1000)
-        return max(self._seen, self._heard(self.epoch), released)
 
     @property
     def fails_stop(self) -> bool:
@@ -327,36 +224,6 @@ class EpochAssignment:
         stopped = lease_of(self.options) + self.options.handler_timeout
         return max(life, stopped) if self.fails_stop else life
 
-    def waits(self, tp: TopicPartition, ranges: Sequence[KeyRange]) -> float:
-        """Seconds until no earlier owner of some key ranges of a partition can be at work."""
-        now = time.monotonic()
-        return max(
-            (
-                until - now
-                for share, until in self._waits
-                if (share.topic, share.partition) == tp
-                and any(share.key_range.overlaps(one) for one in ranges)
-            ),
-            default=0.0,
-        )
-
-    def in_doubt(self, tp: TopicPartition) -> list[tuple[KeyRange, float]]:
-        """Returns key ranges of a partition that an earlier owner may be at work on.
-
-        Each with the instant of the monotonic clock at which that has ended, in the order of these.
-        """
-        now = time.monotonic()
-        found = [
-            (share.key_range, until)
-            for share, until in self._waits
-            if (share.topic, share.partition) == tp and until > now
-        ]
-        return sorted(found, key=lambda one: one[1])
-
-    def left_running(self, shares: Iterable[Share], seconds: float) -> None:
-        """Parts on which tasks may go on although nobody waits for them: they bar their shares."""
-        self._wait_for((share, seconds) for share in shares)
-
     def release(self, running: Iterable[Share] = (), shares: Sequence[Share] | None = None) -> None:
         """Gives all of it back, or part of it; harmless when repeated.
 
@@ -368,11 +235,11 @@ class EpochAssignment:
             commits.CommitLogUnavailable: The log did not answer for some seconds.
         """
         asked, runs_on = clock(), self.runs_on_for
-        may_run = [*((share, runs_on) for share in running), *self.waits_left()]
+        may_run = [*((share, runs_on) for share in running), *self.in_doubt.left()]
         left = left_ms(may_run if shares is None else inside(may_run, shares))
         group = self.options.group_id
         is_last = shares is None and self.options.uses_chunks
-        watched = self._chunks.last_notes() if is_last else {}
+        watched = self.chunks.last_notes() if is_last else {}
         last = AcquireRequest(next(self._ids), watched=watched) if watched else None
 
         def give_back() -> bool:
@@ -383,9 +250,9 @@ class EpochAssignment:
 
         counts = repeated(give_back, "release of the shares", _RELEASE_LIMIT)
         if counts and shares is None and not self.options.uses_chunks:
-            self._runs_on_until = asked + runs_on
+            self.proof.released(asked + runs_on)
         if shares is not None:
-            self._waits = outside(self._waits, shares)
+            self.in_doubt.release(shares)
 
     def give_up(self, shares: Sequence[Share]) -> None:
         """Removes part of it, which is not ours any more as soon as it is released.
@@ -418,11 +285,6 @@ class EpochAssignment:
                 else:
                     self.owned[tp].extend(owned)
 
-    def waits_left(self) -> list[tuple[Share, float]]:
-        """Returns parts on which somebody may still be at work, and for how many seconds."""
-        now = time.monotonic()
-        return [(share, until - now) for share, until in self._waits if until > now]
-
     # -- committing
 
     def stop_repeating(self) -> None:
@@ -451,7 +313,7 @@ class EpochAssignment:
             holes: What is proven never to be delivered.
             filtered: How many of the offsets are of records that the filter dropped.
             commit_id: Unique among the commits of the group; None: a new one.
-            request: Chunks to acquire in the same append; `acquired` returns them.
+            request: Chunks to acquire in the same append; `ChunkReader.acquired` returns them.
             maintain: Whether to maintain the table before the answer; with False, call
                 `CommitStore.maintain` later.
 
@@ -486,12 +348,14 @@ class EpochAssignment:
         # The log repeats its first answer, also after the epoch has passed.
         asked = clock()
         results = repeated(commit, what, self.options.batch_life, self._over)
-        self._saw(asked)
+        self.proof.saw(asked)
         self._answered(results, offsets, holes)
         return results
 
     def acquire(self, request: AcquireRequest, *, maintain: bool = True) -> None:
-        """Asks for chunks of a cooperative epoch, without a commit; `acquired` returns them.
+        """Asks for chunks of a cooperative epoch, without a commit.
+
+        `ChunkReader.acquired` returns them.
 
         Args:
             request: The request.
@@ -513,22 +377,7 @@ class EpochAssignment:
         except CommitRefused as error:
             # The topic was created again, which the next look at the logs finds, too.
             log.warning("%s", error)
-        self._saw(asked)
-
-    def acquired(self, request: AcquireRequest) -> AcquiredChunks:
-        """Returns what a request got and this member still holds.
-
-        Raises:
-            commits.CommitLogUnavailable: The log cannot be read.
-        """
-        group = self.options.group_id
-        offsets = self.store.acquired(group, request.id)
-        if not any(wanted.due for wanted in request.wanted.values()):
-            return AcquiredChunks(offsets)
-        # Nobody else writes the failures of what is held, so these are the last ones.
-        pending = self.store.pending(group)
-        now, now_ms = time.monotonic(), int(time.time() * 1000)
-        return AcquiredChunks(offsets, failures_in(offsets, pending, now, now_ms))
+        self.proof.saw(asked)
 
     def return_chunks(self, running: Iterable[Share] = ()) -> None:
         """Returns what this member has acquired, so that any member may acquire it.
@@ -558,7 +407,7 @@ class EpochAssignment:
             commits.CommitLogUnavailable: The log cannot be read.
         """
         grant = self._grant
-        found = self._chunks.read(grant.epoch, grant.member)
+        found = self.chunks.read(grant.epoch, grant.member)
         if found is None:
             return None
         for tp, owned in list(self.owned.items()):

@@ -12,8 +12,7 @@ import math
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.consumer.subscription_state import AsyncConsumerRebalanceListener
@@ -24,16 +23,19 @@ from kafka.errors import (
 )
 from kafka.structs import OffsetAndMetadata
 
-from assignors import AssignmentConflict, Share
+from assignors import AssignmentConflict
 from commits import ClaimConflict, CommitLogUnavailable, EpochConflict, FencedMember
 from coopconsume.errors import CoopConsumeError, GroupRefused, TopicNotFound
-from coopconsume.group.agreement import agree, log_changes, terms_of
-from coopconsume.group.claims import LOOK_EVERY, ClaimWatch
+from coopconsume.group.agreement import log_changes, terms_of
+from coopconsume.group.claims import ClaimWatch
 from coopconsume.group.core import GroupCore, MemberReplaced, Rejoin, TakeOver, waits_of
-from coopconsume.group.owned import EpochGrant, left_ms
+from coopconsume.group.heartbeats import AcceptedHeartbeats
+from coopconsume.group.leader import GroupLeader
+from coopconsume.group.owned import left_ms
 from coopconsume.group.plugin import plugins
-from coopconsume.group.repeating import repeated
 from coopconsume.group.settings import consumer_config, session_ms
+from coopconsume.group.unassigned import UnassignedWatch
+from coopconsume.group.unbegun import UnbegunShares
 from coopconsume.kafka.kafka_python_compat import (
     close_member,
     connected,
@@ -49,12 +51,13 @@ from coopconsume.kafka.settings import hurry_metadata
 from coopconsume.worker.process_timer import clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from assignors import KeyRangeAssignor
     from commits import Assignment as EpochRow
     from commits import CommitStore, Epoch
-    from coopconsume.group.core import Joined
+    from coopconsume.group.dealing import Joined
+    from coopconsume.group.owner import AssignmentOwner
     from coopconsume.group.plugin import Answer
     from coopconsume.kafka.cluster import Cluster
     from coopconsume.options import Options
@@ -81,42 +84,8 @@ _LEAST_WAIT = 0.2
 #: Seconds for which a member that leaves waits for the epoch in force.
 _FOLLOW_LIMIT = 5.0
 _METADATA_AGE_MS = 300_000
-_NAMED = 20
 #: Why a member asks for a rebalance after each one in which something of it is to move.
 _MOVING = "some of the shares are to move"
-
-
-class AssignmentOwner(Protocol):
-    """Who works on what the member is given; all calls come one after another."""
-
-    @property
-    def has_shares(self) -> bool:
-        """Whether the owner has shares."""
-
-    def continue_work(self) -> bool:
-        """Continues the work while the group rebalances; returns whether the owner does."""
-
-    def follow(self, epoch: Epoch, member: str, waits: Iterable[tuple[Share, float]] = ()) -> None:
-        """The shares are ours under this epoch, too, which another rebalance ends already.
-
-        Args:
-            epoch: The epoch.
-            member: Our id in it.
-            waits: Parts of what it gives us besides, which is given back, on which an earlier
-                owner may still be at work, and for how many seconds.
-        """
-
-    def hand_over(self) -> None:
-        """Stops the work, commits what is done and gives the shares back, within drainTimeout."""
-
-    def assigned(self, grant: EpochGrant) -> None:
-        """These shares are ours; those that are to move are to be released before it returns."""
-
-    def lost(self, why: str) -> None:
-        """The shares are gone: others may have them already."""
-
-    def failed(self, error: BaseException) -> None:
-        """Called when the member has left the group permanently."""
 
 
 class GroupMember:
@@ -131,6 +100,9 @@ class GroupMember:
         life_ms: How long the member's work may go on after its death.
         application: The name of the application, for the default ``client.id``.
         driver_lock: Gets the member's ids.
+
+    Attributes:
+        heartbeats: Those that the coordinator has accepted.
 
     Raises:
         InvalidOption: ``kafka.max.poll.interval.ms`` leaves no time to hand over.
@@ -161,10 +133,12 @@ class GroupMember:
         self._waits_since: float | None = None
         self._claims = ClaimWatch(store, self._group)
         self._conflicts = 0
-        self._looked = 0.0
-        #: The last heartbeat that the coordinator has accepted: generation, and when it was sent.
-        self._accepted = -1, -math.inf
-        self._look_every = self._config.get("metadata_max_age_ms", _METADATA_AGE_MS) / 1000
+        parts = self._group, self._core, store, cluster, self._claims
+        self._leader = GroupLeader(*parts, within=self._config["session_timeout_ms"] / 3000)
+        look_every = self._config.get("metadata_max_age_ms", _METADATA_AGE_MS) / 1000
+        self._unassigned = UnassignedWatch(*parts, every=look_every)
+        self._unbegun = UnbegunShares(self._group, self._core, store, self._claims)
+        self.heartbeats = AcceptedHeartbeats(self._core)
         self._leaving = threading.Event()
         self._has_left = True
         self._again: str | None = None
@@ -258,18 +232,6 @@ class GroupMember:
         consumer = self._consumer
         return self._group if consumer is None else consumer.group_metadata()
 
-    def heard(self, epoch: Epoch) -> float:
-        """Returns when the last heartbeat was sent that was accepted in the generation of an epoch.
-
-        It is on the clock of `coopconsume.worker.process_timer`. The epoch was in force then: the
-        leader of a later generation opens the next one. Minus infinity: none is known.
-        """
-        (under, generation), (accepted_in, sent) = self._core.generation_of, self._accepted
-        return sent if under == epoch and generation == accepted_in else -math.inf
-
-    def _heartbeat_accepted(self, generation: int, sent: float) -> None:
-        self._accepted = generation, sent
-
     # -- the thread
 
     def _run(self) -> None:
@@ -287,7 +249,7 @@ class GroupMember:
                 # In the thread that opens epochs: one that is being opened now comes before it.
                 place = self._consumer.group_metadata()
                 try:
-                    self._worker.submit(self._give_back_unbegun, place.member_id)
+                    self._worker.submit(self._unbegun.release_all, place.member_id)
                 except RuntimeError as error:  # `leave` did not wait for this thread.
                     log.debug("not given back in the commit log: %s", error)
             self._disconnect()
@@ -307,8 +269,7 @@ class GroupMember:
             self._leaving.wait(_POLL_MS / 1000)
         if self._handed is not None:
             self._take_assignment(*self._handed)
-        look_every = LOOK_EVERY if self._core.around else self._look_every
-        if self._core.owned_under and time.monotonic() - self._looked > look_every:
+        if self._unassigned.is_due:
             self._look_for_unassigned()
         if self._waits_since and time.monotonic() - self._waits_since > _STALE_AFTER:
             self._join_again("the assignment is out of date")
@@ -321,7 +282,7 @@ class GroupMember:
             partition_assignment_strategy=plugins(self._options.assignor, self),
         )
         keep_answers(consumer)
-        watch_heartbeats(consumer, clock, self._heartbeat_accepted)
+        watch_heartbeats(consumer, clock, self.heartbeats.accepted)
         self._consumer = consumer
         subscribe(consumer, self._topics, self._pattern, _Listener(self, consumer))
         hurry_metadata(consumer)
@@ -383,19 +344,9 @@ class GroupMember:
 
     def _look_for_unassigned(self) -> None:
         """Asks for a rebalance if partitions of our topics are assigned to nobody."""
-        self._looked = time.monotonic()
-        with self._store.one_look():
-            row, claimed = self._store.assignment(self._group), self._claims.claimed()
-        names = sorted(self._consumer.subscription() or ())
-        topics, _ = self._cluster.visible_topics(names)
-        found = {topic.name: (topic.partitions, topic.id) for topic in topics}
-        if row is None or not (left := self._core.unassigned(row, found, claimed)):
-            return
-        some = ", ".join(left[:_NAMED]) + (", …" if len(left) > _NAMED else "")
-        if self._core.has_news:
-            self._wanted = f"nobody is assigned {some}"
-        else:
-            log.warning("group %s: nobody is assigned %s, though reported", self._group, some)
+        why = self._unassigned.look(self._consumer.subscription() or ())
+        if why is not None:
+            self._wanted = why
 
     def _cope(self, error: Exception) -> None:
         """Continues after an error that passes; raises any other one."""
@@ -456,90 +407,16 @@ class GroupMember:
             waits = waits_of(unbegun, row)
             self._owner.follow(row.epoch, me, waits)
             if unbegun:
-                self._worker.submit(self._give_back_part, row, me, unbegun, left_ms(waits))
+                self._worker.submit(self._unbegun.release, row, me, unbegun, left_ms(waits))
         return row
-
-    def _give_back_part(
-        self, row: EpochRow, me: str, unbegun: Sequence[Share], left: Mapping[Share, int]
-    ) -> None:
-        with self._giving_back():
-            self._store.release(self._group, row.epoch, me, running=left, shares=unbegun)
-
-    @contextmanager
-    def _giving_back(self) -> Iterator[None]:
-        """Logs why shares are not given back: then their next owners wait for a batch life."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - as said
-            log.warning("group %s: not given back in the commit log: %s", self._group, error)
 
     def lead(self, assignor: KeyRangeAssignor, joined: Sequence[Joined]) -> dict[str, Answer]:
         """Deals the shares and opens the epoch, within a third of the session."""
         # It may be stalled for longer than that, and this member join again meanwhile.
         asked = (self._consumer.group_metadata(), self._core.noted)
 
-        def answers() -> dict[str, Answer]:
-            with self._store.one_look():
-                return self._lead(assignor, joined, *asked)
-
-        return self._worker.submit(answers).result(self._lead_within)
-
-    @property
-    def _lead_within(self) -> float:
-        """Seconds within which a leader deals the shares: a third of the session."""
-        timeout: int = self._config["session_timeout_ms"]
-        return timeout / 3000
-
-    def _lead(
-        self, assignor: KeyRangeAssignor, joined: Sequence[Joined], place: Any, noted: Epoch | None
-    ) -> dict[str, Answer]:
-        names = sorted({topic for member in joined for topic in member.topics})
-        topics, hidden = self._cluster.visible_topics(names)
-        deal = self._core.lead(
-            place.member_id,
-            place.generation_id,
-            joined,
-            assignor,
-            {topic.name: topic.partitions for topic in topics},
-            {topic.name: topic.id for topic in topics},
-            self._store.open_to_sharing(names),
-            hidden,
-            noted=noted,
-            claimed=self._claims.claimed(),
-            row=self._store.assignment(self._group),
-        )
-        terms = self._core.terms
-        claims = [claim.epoch for claim in self._store.claims(self._group)]
-        agree(self._store, self._group, terms, at_work=claims)
-        for topic in sorted(set(hidden) - deal.topic_ids.keys()):
-            log.warning(
-                "group %s: this member leads the group and has no right to see topic %r: nobody is "
-                "assigned it until a member reports its partitions",
-                self._group,
-                topic,
-            )
-        epoch = repeated(
-            lambda: self._store.open_epoch(
-                self._group, deal.shares, previous=deal.previous, generation=place.generation_id,
-                topic_ids=deal.topic_ids, member=place.member_id, nonce=deal.nonce,
-                life_ms=deal.life_ms, partitions=deal.initial,
-                record_filter=terms.get("filter", ""), continues=deal.continues,
-                sharing=terms.get("sharing", ""), lives=deal.lives,
-            ),
-            f"epoch of {len(deal.shares)} members", self._lead_within / 2,
-        )  # fmt: skip
-        log.info("group %s: epoch %d, members: %d", self._group, epoch.number, len(deal.shares))
-        for member, reason in deal.refused.items():
-            log.warning("group %s: %s is refused: %s", self._group, member, reason)
-        answers: dict[str, Answer] = {}
-        for member, data in deal.answers(epoch).items():
-            partitions: dict[str, list[int]] = {}
-            for share in deal.shares.get(member, ()):
-                known = partitions.setdefault(share.topic, [])
-                if share.partition not in known[-1:]:
-                    known.append(share.partition)
-            answers[member] = (list(partitions.items()), data)
-        return answers
+        leader = self._leader
+        return self._worker.submit(leader.lead, assignor, joined, *asked).result(leader.within)
 
     def _note_id(self) -> None:
         """Notes the id that the member has now, for the process that comes after a crash."""
@@ -569,24 +446,7 @@ class GroupMember:
             return
         self._owner.hand_over()
         if handed is not None:
-            with self._giving_back():
-                self._give_back(*handed)
-
-    def _give_back(self, me: str, data: bytes) -> None:
-        """Releases shares that never started: their next owner need not wait for us."""
-        claimed = self._claims.claimed()
-        grant = self._core.take(me, data, self._store.assignment(self._group), claimed)
-        if isinstance(grant, EpochGrant):
-            running = left_ms(grant.waits)
-            self._store.release(self._group, grant.epoch, grant.member, running=running)
-
-    def _give_back_unbegun(self, me: str) -> None:
-        """Gives back what an epoch gave us that was opened while we were leaving."""
-        with self._giving_back():
-            found = self._core.unbegun(me, self._store.assignment(self._group))
-            if found is not None:
-                epoch, waits = found
-                self._store.release(self._group, epoch, me, running=left_ms(waits))
+            self._unbegun.release_handed(*handed)
 
     def lose(self) -> Future[None]:
         """Takes the removal of the member by the coordinator."""

@@ -71,6 +71,14 @@ def to_keep(
     }
 
 
+def has_failed(attempts: int, error: str) -> bool:
+    """Returns whether a call of a record has failed.
+
+    A call that does not count, as with `CircuitOpen`, leaves no attempt but an error.
+    """
+    return attempts > 0 or bool(error)
+
+
 @dataclass
 class Failed:
     """A failed record, as the commit log has it.
@@ -84,6 +92,7 @@ class Failed:
         error: The error of its last attempt.
         headers: All headers that handlers have added to it.
         key: Its key for people, if it has one and this process or the commit log knows it.
+        due_ms: When it is tried again, as the commit log has it; None: it failed in this process.
     """
 
     offset: int
@@ -93,6 +102,7 @@ class Failed:
     error: str
     headers: Headers = ()
     key: str | None = None
+    due_ms: int | None = None
 
     @classmethod
     def of(cls, pending: Pending, now: float, now_ms: int) -> Self:
@@ -106,12 +116,18 @@ class Failed:
         return cls(
             pending.offset, pending.key_hash or 0, pending.attempts, now + pending.wait(now_ms),
             pending.error, without_ordering_key(pending.headers), kept_key(pending),
+            pending.due_ms,
         )  # fmt: skip
 
     @property
     def is_parked(self) -> bool:
         """Whether it waits until an operator decides."""
         return self.due == math.inf
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a call of it has failed."""
+        return has_failed(self.attempts, self.error)
 
     @property
     def has_unknown_key(self) -> bool:

@@ -19,7 +19,7 @@ from assignors import (
     RoundRobinKeyRangeAssignor,
     StickyKeyRangeAssignor,
 )
-from coopconsume.group.core import Joined
+from coopconsume.group.dealing import Joined
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from commits import CommitStoreError
 from coopconsume.errors import OutputsNotPublished
-from coopconsume.kafka.cluster import primary_mark
+from coopconsume.kafka.primary import primary_mark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping

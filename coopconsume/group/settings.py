@@ -7,7 +7,7 @@ import re
 import socket
 from typing import TYPE_CHECKING, Any
 
-from commits.table import is_named
+from commits.places import is_named
 from coopconsume.errors import InvalidOption
 from coopconsume.group.owned import LEASE
 
@@ -58,6 +58,11 @@ def client_name(application: str) -> str:
     return re.sub(r"[^a-zA-Z0-9._-]+", "-", name)
 
 
+def client_id(options: Options, application: str = "") -> str:
+    """Returns the ``client.id`` of a member; arguments are those of `consumer_config`."""
+    return str(options.kafka.get("client.id", client_name(application)))
+
+
 def consumer_config(options: Options, application: str = "") -> dict[str, Any]:
     """Returns the settings of the kafka-python consumer that is a group's member.
 
@@ -80,7 +85,7 @@ def consumer_config(options: Options, application: str = "") -> dict[str, Any]:
             "to hand over is thrown out of the group",
         )
     return options.client_config() | {
-        "client_id": kafka.get("client.id", client_name(application)),
+        "client_id": client_id(options, application),
         "group_id": options.group_id,
         "group_instance_id": kafka.get("group.instance.id"),
         "session_timeout_ms": session,

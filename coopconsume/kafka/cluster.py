@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import math
-import socket
-import threading
-import time
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors import BrokerUnreachable, MissingOption, TopicNotFound
-from coopconsume.kafka import coordinator, kafka_python_compat
-from coopconsume.kafka.call_limit import CallLimit, Deadline, NoAnswerInTime, call_within
+from coopconsume.kafka import coordinator
+from coopconsume.kafka.calls import PATIENCE, KafkaCalls
 from coopconsume.kafka.identity import LOG_IDENTITIES
 from coopconsume.kafka.leaders import epoch_ends
 from coopconsume.kafka.pattern import INTERNAL, TopicPattern
+from coopconsume.kafka.primary import Primary
 from coopconsume.kafka.security import access
 from coopconsume.kafka.transactions import fence_producers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping
 
-    from commits import Epoch
     from commits.model import TopicPartition
+    from coopconsume.kafka.call_limit import Deadline
     from coopconsume.kafka.coordinator import KafkaGroup
-    from coopconsume.options import Options
 
 log = logging.getLogger(__name__)
 
 _EARLIEST, _LATEST = -2, -1
-_CONNECT_MS = 10_000
-#: Seconds for which a call is repeated: by default, and while a transaction is open.
-_PATIENCE, _TRANSACTION = 15.0, 75.0
+#: Seconds for which a call is repeated while a transaction is open.
+_TRANSACTION = 75.0
 _NO_PARTITION = 2**31 - 1
 _NO_RIGHT_TO_TOPIC = 29
 
@@ -56,127 +49,11 @@ class LogEnd:
     leader_epoch: int | None
 
 
-@dataclass(frozen=True)
-class Primary:
-    """The group's offset in ``__consumer_offsets`` and its writer.
+class Cluster(KafkaCalls):
+    """What a driver asks a Kafka cluster for, and what it writes of its group.
 
-    Attributes:
-        offset: Kafka's committed offset, the next one to read.
-        ours: Whether this library wrote it.
-        topic_id: Id of the topic it was written for; empty if not ours.
-        outputs: The topic whose transactions commit it; empty without transactions.
-        replicas: The identities of a queue's replicas, in their order; empty without a queue.
+    Args and errors are those of `KafkaCalls`.
     """
-
-    offset: int
-    ours: bool
-    topic_id: str
-    outputs: str = ""
-    replicas: tuple[str, ...] = ()
-
-    @classmethod
-    def read(cls, offset: int, metadata: str | None) -> Primary:
-        """Decode an offset and its metadata."""
-        mark = _read_mark(metadata)
-        return cls(
-            offset,
-            bool(mark),
-            mark.get("topic_id", ""),
-            mark.get("outputs", ""),
-            tuple(map(str, mark.get("replicas", ()))),
-        )
-
-
-class Cluster:
-    """A synchronous client of one Kafka cluster, on kafka-python's admin client.
-
-    Args:
-        options: The options of the consumer.
-
-    Attributes:
-        limit: Ends all calls of all threads, as the consumer leaves its group.
-
-    Raises:
-        AuthenticationFailed: The login or TLS fails; raised without retries.
-        BrokerUnreachable: No broker answers within ten seconds.
-        InvalidOption: A security setting is not valid.
-    """
-
-    def __init__(self, options: Options) -> None:
-        from kafka.admin import KafkaAdminClient
-        from kafka.errors import KafkaError
-
-        self._options = options
-        self.limit = CallLimit()
-        self._here = threading.local()
-        self.servers = options.kafka["bootstrap.servers"]
-        config = self._config = options.client_config()
-        try:
-            access.look(config, options.kafka)
-            self._admin = kafka_python_compat.connected(
-                KafkaAdminClient, **config, bootstrap_timeout_ms=_CONNECT_MS
-            )
-            self.cluster_id = str(self._admin.describe_cluster()["cluster_id"])
-        except (KafkaError, OSError) as error:
-            refused = access.refused(error, options.kafka)
-            if refused is not None:
-                raise refused from None
-            cause = _unknown_hosts(self.servers) or str(error) or type(error).__name__
-            raise BrokerUnreachable(self.servers, cause) from None
-
-    def _check_exist(self, names: Iterable[str]) -> None:
-        """Raise `TopicNotFound` unless the topics exist; a broker may just not know them yet."""
-        wanted = list(names)
-        known = set(self.answer(self._admin.list_topics)) if wanted else set()
-        for name in wanted:
-            if name not in known:
-                raise TopicNotFound(name, self.servers)
-
-    @contextmanager
-    def limited_by(self, limit: CallLimit) -> Iterator[None]:
-        """Ends calls of this thread at a limit, with `BrokerUnreachable`."""
-        before = getattr(self._here, "limit", None)
-        self._here.limit = limit
-        try:
-            yield
-        finally:
-            self._here.limit = before
-
-    @contextmanager
-    def patient_for(self, seconds: float) -> Iterator[None]:
-        """Limit the wait of this thread for each answer; after it `BrokerUnreachable` is raised."""
-        before = self._patience
-        self._here.patience = seconds
-        try:
-            yield
-        finally:
-            self._here.patience = before
-
-    @property
-    def _patience(self) -> float:
-        """The seconds for which the calling thread waits for one answer."""
-        return float(getattr(self._here, "patience", math.inf))
-
-    def _left(self) -> float:
-        """Return the seconds for which the calling thread waits for an answer."""
-        own: CallLimit | None = getattr(self._here, "limit", None)
-        return self.limit.left if own is None else min(own.left, self.limit.left)
-
-    def answer(self, call: Callable[[], Any]) -> Any:
-        """Make a call to Kafka, and return its answer.
-
-        Raises:
-            BrokerUnreachable: `limit`, or that of the calling thread, is over.
-        """
-        own = Deadline(self._patience)
-        try:
-            return call_within(lambda: min(self._left(), own.left), call)
-        except NoAnswerInTime:
-            raise BrokerUnreachable(self.servers, "no answer in time") from None
-
-    def close(self) -> None:
-        """Close the connections. Repeated calls have no effect."""
-        self._admin.close()
 
     def topics(
         self,
@@ -207,7 +84,7 @@ class Cluster:
         wanted = list(names)
         if not wanted:
             return []
-        found = {t["name"]: t for t in self._call(lambda: self._admin.describe_topics(wanted))}
+        found = {t["name"]: t for t in self.call(lambda: self._admin.describe_topics(wanted))}
         topics = []
         for name in wanted:
             topic = found.get(name)
@@ -249,7 +126,7 @@ class Cluster:
         wanted = list(names)
         if not wanted:
             return [], []
-        described = self._call(lambda: self._admin.describe_topics(wanted))
+        described = self.call(lambda: self._admin.describe_topics(wanted))
         hidden = [t["name"] for t in described if t["error_code"] == _NO_RIGHT_TO_TOPIC]
         found = [
             Topic(t["name"], str(t.get("topic_id", "")), len(t["partitions"]))
@@ -261,13 +138,6 @@ class Cluster:
 
     def _saw(self, topics: Iterable[Topic]) -> None:
         LOG_IDENTITIES.saw_topics(self.cluster_id, {topic.name: topic.id for topic in topics})
-
-    def existing(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Return the partitions that exist."""
-        wanted = list(partitions)
-        found = self.topics(sorted({topic for topic, _ in wanted}), missing_ok=True)
-        counts = {topic.name: topic.partitions for topic in found}
-        return [tp for tp in wanted if tp[1] < counts.get(tp[0], 0)]
 
     def check_topics(self, names: Iterable[str]) -> None:
         """Check that topics exist; of those that this user may not describe it is not known.
@@ -286,7 +156,7 @@ class Cluster:
 
     def topic_names(self) -> list[str]:
         """Return the names of all topics that this user may describe, without internal ones."""
-        listed = self._call(self._admin.list_topics)
+        listed = self.call(self._admin.list_topics)
         return sorted(name for name in listed if not name.startswith(INTERNAL))
 
     def _check_rights(self, topics: Iterable[str]) -> None:
@@ -300,7 +170,7 @@ class Cluster:
 
         nowhere = {ClientPartition(t, _NO_PARTITION): OffsetAndMetadata(0, "", -1) for t in topics}
         group = self._options.group_id
-        answers = self._call(lambda: self._admin.alter_group_offsets(group, nowhere))
+        answers = self.call(lambda: self._admin.alter_group_offsets(group, nowhere))
         for tp, error in answers.items():
             self._check_right(getattr(error, "errno", 0), [tp.topic])
 
@@ -327,7 +197,7 @@ class Cluster:
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int]:
         """Return where leader epochs end in the logs, as far as it is known; see `leaders`."""
-        found: dict[TopicPartition, int] = self._call(
+        found: dict[TopicPartition, int] = self.call(
             lambda: epoch_ends(self._admin, epochs), sorted({topic for topic, _ in epochs})
         )
         return found
@@ -363,7 +233,7 @@ class Cluster:
         level = IsolationLevel[self._options.kafka["isolation.level"].upper()]
         wanted = {ClientPartition(t, p): spec for (t, p), spec in specs.items()}
         topics = sorted({topic for topic, _ in specs})
-        found = self._call(lambda: self._admin.list_partition_offsets(wanted, level), topics)
+        found = self.call(lambda: self._admin.list_partition_offsets(wanted, level), topics)
         return {(tp.topic, tp.partition): at for tp, at in found.items()}
 
     def starting(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -420,7 +290,7 @@ class Cluster:
         wanted = [ConfigResource(ConfigResourceType.TOPIC, name, names) for name in sorted(topics)]
         if not wanted:
             return {}
-        answer = self._call(lambda: self._admin.describe_configs(wanted, config_filter="all"))
+        answer = self.call(lambda: self._admin.describe_configs(wanted, config_filter="all"))
         found = {}
         # Without the right to describe its settings, a topic has none in the answer.
         for topic, settings in next(iter(answer.values()), {}).items():
@@ -435,10 +305,9 @@ class Cluster:
         Raises:
             NotAuthorized: A permission is missing.
         """
-        wanted = list(groups)
-        if not wanted:
+        if not (wanted := list(groups)):
             return {}
-        found: dict[str, KafkaGroup] = self._call(lambda: coordinator.describe(self._admin, wanted))
+        found: dict[str, KafkaGroup] = self.call(lambda: coordinator.describe(self._admin, wanted))
         return found
 
     def remove_members(self, members: Mapping[str, str | None]) -> None:
@@ -448,13 +317,12 @@ class Cluster:
             members: The ids, each with its ``group.instance.id``; unknown ones are skipped.
 
         Raises:
-            BrokerUnreachable: The coordinator does not answer.
-            NotAuthorized: A permission is missing.
+            BrokerUnreachable, NotAuthorized: The coordinator does not answer, or refuses.
         """
         from kafka.admin import MemberToRemove
 
         gone = [MemberToRemove(*member) for member in members.items()]
-        self._call(lambda: self._admin.remove_group_members(self._options.group_id, gone))
+        self.call(lambda: self._admin.remove_group_members(self._options.group_id, gone))
 
     def primary(self, stable: Collection[TopicPartition] = ()) -> dict[TopicPartition, Primary]:
         """Return the group's offsets in ``__consumer_offsets``.
@@ -466,23 +334,30 @@ class Cluster:
         Raises:
             BrokerUnreachable: No coordinator answers, or a transaction stays open for 75 seconds.
         """
-        group = self._options.group_id
-        found = self._call(lambda: self._admin.list_group_offsets({group: None}))[group]
-        primary = {
-            (tp.topic, tp.partition): Primary.read(int(held.offset), held.metadata)
-            for tp, held in found.items()
-            if held.offset >= 0
-        }
+        primary = self.primaries([self._options.group_id])[self._options.group_id]
         return primary | (self._stable_primary(stable, _TRANSACTION) if stable else {})
+
+    def primaries(self, groups: Iterable[str]) -> dict[str, dict[TopicPartition, Primary]]:
+        """Return the offsets of groups in ``__consumer_offsets``, by one request a coordinator."""
+        wanted = list(groups)
+        found = self.call(lambda: self._admin.list_group_offsets(wanted)) if wanted else {}
+        return {
+            group: {
+                (tp.topic, tp.partition): Primary.read(int(held.offset), held.metadata)
+                for tp, held in found[group].items()
+                if held.offset >= 0
+            }
+            for group in wanted
+        }
 
     def stable_primary(self, tp: TopicPartition) -> Primary | None:
         """Return the group's offset of a partition once no open transaction can change it."""
         return self._stable_primary([tp]).get(tp)
 
     def _stable_primary(
-        self, partitions: Collection[TopicPartition], patience: float = _PATIENCE
+        self, partitions: Collection[TopicPartition], patience: float = PATIENCE
     ) -> dict[TopicPartition, Primary]:
-        found = self._call(
+        found = self.call(
             lambda: coordinator.stable_offsets(self._admin, self._options.group_id, partitions),
             {topic for topic, _ in partitions}, patience,
         )  # fmt: skip
@@ -497,7 +372,7 @@ class Cluster:
         )
 
     def commit_primary(
-        self, offsets: Mapping[TopicPartition, tuple[int, str]], patience: float = _PATIENCE
+        self, offsets: Mapping[TopicPartition, tuple[int, str]], patience: float = PATIENCE
     ) -> None:
         """Write offsets and metadata of a group without members to ``__consumer_offsets``.
 
@@ -506,8 +381,7 @@ class Cluster:
             patience: The seconds for which a failed call is repeated.
 
         Raises:
-            BrokerUnreachable: The coordinator does not answer.
-            NotAuthorized: A permission is missing.
+            BrokerUnreachable, NotAuthorized: The coordinator does not answer, or refuses.
             kafka.errors.KafkaError: The coordinator refused a partition.
         """
         from kafka import TopicPartition as ClientPartition
@@ -524,81 +398,4 @@ class Cluster:
                 if getattr(error, "errno", 0):
                     raise error(f"primary offset of {tp.topic}-{tp.partition}")
 
-        self._call(write, sorted({topic for topic, _ in offsets}), patience)
-
-    def _call(
-        self, call: Callable[[], Any], topics: Iterable[str] = (), patience: float = _PATIENCE
-    ) -> Any:
-        """Call a function and retry retriable errors; `topics` are those that it concerns."""
-        from kafka.errors import (
-            KafkaConnectionError,
-            KafkaError,
-            KafkaTimeoutError,
-            UnknownBrokerIdError,
-            UnknownTopicOrPartitionError,
-        )
-
-        # kafka-python raises UnknownBrokerIdError for a partition without a leader.
-        may_pass = KafkaConnectionError, KafkaTimeoutError, UnknownBrokerIdError
-        until = time.monotonic() + min(patience, self._patience)
-        while True:
-            try:
-                return self.answer(call)
-            except KafkaError as error:
-                passing = error.retriable or isinstance(error, may_pass)
-                if isinstance(error, UnknownTopicOrPartitionError):
-                    self._check_exist(topics)
-                if not passing:
-                    refused = access.refused(error, self._options.kafka, topics)
-                    if refused is not None:
-                        raise refused from None
-                    raise
-                if time.monotonic() >= until or self._left() <= 0:
-                    if self._left() > 0:
-                        self.answer(lambda: access.look(self._config, self._options.kafka))
-                    raise BrokerUnreachable(self.servers, str(error)) from error
-                log.debug("retrying a request to Kafka: %s", error)
-                time.sleep(min(0.2, self._left()))
-                kafka_python_compat.forget_coordinators(self._admin)
-
-
-def _unknown_hosts(servers: str) -> str:
-    """Returns which hosts have no address, if that is so of all; else nothing."""
-    hosts = [server.strip().rpartition(":")[0].strip("[]") for server in servers.split(",")]
-    for host in hosts:
-        try:
-            socket.getaddrinfo(host, None)
-        except (OSError, UnicodeError):
-            continue
-        return ""
-    return f"no address is known for {', '.join(hosts)}"
-
-
-def primary_mark(
-    topic_id: str, epoch: Epoch | None, outputs: str = "", replicas: Sequence[str] = ()
-) -> str:
-    """Return the metadata that marks a primary offset as written by this library.
-
-    Args:
-        topic_id: Id of the topic.
-        epoch: The epoch of the writer; None for an operator.
-        outputs: The topic whose transactions commit it.
-        replicas: The identities of a queue's replicas.
-    """
-    number, nonce = (epoch.number, epoch.nonce) if epoch else (0, "")
-    mark = {"coopconsume": 1, "topic_id": topic_id, "epoch": number, "nonce": nonce}
-    if outputs:
-        mark["outputs"] = outputs
-    if replicas:
-        mark["replicas"] = replicas
-    return json.dumps(mark, separators=(",", ":"))
-
-
-def _read_mark(metadata: str | None) -> dict[str, Any]:
-    """Returns the mark of this library; empty for offsets of others."""
-    try:
-        # confluent-kafka ends metadata with the NUL of C's texts.
-        mark = json.loads((metadata or "").removesuffix("\0"))
-    except ValueError:
-        return {}
-    return mark if isinstance(mark, dict) and "coopconsume" in mark else {}
+        self.call(write, sorted({topic for topic, _ in offsets}), patience)

@@ -9,6 +9,8 @@ from coopconsume.closing import Closing
 from coopconsume.kafka.cluster import Cluster
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import SparkSession
 
     from coopconsume.options import Options
@@ -21,6 +23,7 @@ class Connection(Closing):
         options: The options of a consumer.
         create: Whether to create a missing commit table.
         spark: The session, needed for a commit table in a catalog.
+        check: Raises an error if the cluster is not the right one, before a table is created.
         limits: As for `commits.CommitStore.open`.
 
     Raises:
@@ -34,11 +37,14 @@ class Connection(Closing):
         *,
         create: bool = False,
         spark: SparkSession | None = None,
+        check: Callable[[Cluster], None] | None = None,
         **limits: Any,
     ) -> None:
         self.options = options
         self.cluster = Cluster(options)
         try:
+            if check is not None:
+                check(self.cluster)
             self.store = CommitStore.open(
                 options.commit_table, spark=spark, cluster=self.cluster.cluster_id, create=create,
                 **limits,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from assignors import key_hash
@@ -47,11 +48,12 @@ class ParkedKeys:
         """The first offset that can have a record behind a parked one."""
         return max(self.log_start, min(self.first.values(), default=self.end - 1) + 1)
 
-    def has_behind(self, record: Any) -> bool:
-        """Returns whether a record waits behind a parked one of its key."""
-        offset = record.offset()
-        ahead = self.first.get(key_hash(record.key()) or 0)
-        return ahead is not None and ahead < offset < self.end and offset not in self.done
+    def ahead_of(self, record: Any) -> int | None:
+        """Returns the hash of the key behind whose parked record a record waits, if it waits."""
+        offset, found = record.offset(), key_hash(record.key()) or 0
+        ahead = self.first.get(found)
+        waits = ahead is not None and ahead < offset < self.end and offset not in self.done
+        return found if waits else None
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,12 @@ class BehindParked:
     Attributes:
         records: Their number, as far as they were counted.
         is_all: Whether all were counted.
+        keys: Their number by the hash of their key; a key without any is left out.
     """
 
     records: int
     is_all: bool = True
+    keys: Mapping[int, int] = field(default_factory=dict, compare=False)
 
 
 def count_behind(
@@ -95,7 +99,7 @@ def count_behind(
 def _count(
     reader: RecordReader, wanted: Mapping[TopicPartition, ParkedKeys]
 ) -> dict[TopicPartition, BehindParked]:
-    counts = dict.fromkeys(wanted, 0)
+    counts: dict[TopicPartition, Counter[int]] = {place: Counter() for place in wanted}
     stops = {place: min(one.end, one.start + _MOST) for place, one in wanted.items()}
     unread = {place for place, one in wanted.items() if one.start < stops[place]}
     whole = {place for place, one in wanted.items() if stops[place] >= one.end}
@@ -104,10 +108,14 @@ def _count(
     while unread and time.monotonic() < until:
         taken = reader.read(0.2)
         for place in sorted(unread):
-            counts[place] += sum(map(wanted[place].has_behind, taken.records.get(place, ())))
+            ahead = map(wanted[place].ahead_of, taken.records.get(place, ()))
+            counts[place].update(found for found in ahead if found is not None)
             if place in taken.lost:
                 whole.discard(place)
             if place in taken.lost or reader.positions[place] >= stops[place]:
                 unread.discard(place)
                 reader.pause([place])
-    return {place: BehindParked(count, place in whole - unread) for place, count in counts.items()}
+    return {
+        place: BehindParked(found.total(), place in whole - unread, dict(found))
+        for place, found in counts.items()
+    }

@@ -54,45 +54,119 @@ class ExpiringOffsets:
     seconds: float
 
 
+@dataclass(frozen=True)
+class RetentionForecast:
+    """Where logs begin in some time, once retention by time has deleted all that it may.
+
+    Attributes:
+        starts: Where they begin then, by the time in seconds and by partition.
+    """
+
+    starts: Mapping[float, Mapping[TopicPartition, int]]
+
+    def expiring(
+        self, partitions: Mapping[TopicPartition, OpenOffsets], age: float = 0.0
+    ) -> ExpiringOffsets | None:
+        """Returns which offsets that are not done are deleted by then; None if all are done.
+
+        Args:
+            partitions: What is not done, by partition.
+            age: Seconds since the forecast was made.
+        """
+        records, seconds = 0, 0.0
+        for ahead, starts in self.starts.items():
+            known = ((partitions.get(tp), start) for tp, start in starts.items())
+            count = sum(one.below(start) for one, start in known if one is not None)
+            if count:
+                records, seconds = records + count, max(seconds, ahead - age)
+        return ExpiringOffsets(records, seconds) if records else None
+
+
 def find_expiring(
     cluster: Cluster, partitions: Mapping[TopicPartition, OpenOffsets]
 ) -> ExpiringOffsets | None:
     """Returns the offsets that retention by time deletes soon, within the shortest time known.
 
+    Args:
+        cluster: The connection to the cluster.
+        partitions: What is not done, by partition.
+    """
+    forecast = forecast_retention(cluster, partitions)
+    return None if forecast is None else forecast.expiring(partitions)
+
+
+def find_all_expiring(
+    cluster: Cluster, groups: Mapping[str, Mapping[TopicPartition, OpenOffsets]]
+) -> dict[str, ExpiringOffsets | None]:
+    """Returns of each group what `find_expiring` does, by the requests of `forecast_retention`.
+
+    Args:
+        cluster: The connection to the cluster.
+        groups: What is not done, by group and partition.
+    """
+    forecasts = _forecasts(cluster, groups)
+    return {
+        group: None if forecast is None else forecast.expiring(groups[group])
+        for group, forecast in forecasts.items()
+    }
+
+
+def forecast_retention(
+    cluster: Cluster, partitions: Mapping[TopicPartition, OpenOffsets]
+) -> RetentionForecast | None:
+    """Returns the forecast for the shortest time in which retention deletes some offsets.
+
     It looks ahead for a quarter of ``retention.ms``, a day at most, and within that time at a half,
     a quarter and an eighth of it. So it makes at most five requests for topics with the same
-    retention, and two if nothing expires. Retention by size is not foreseen.
+    retention, also for any number of groups, and two if nothing expires. Retention by size is not
+    foreseen.
 
     Args:
         cluster: The connection to the cluster.
         partitions: What is not done, by partition.
     """
-    kept = cluster.retention({topic for topic, _ in partitions})
-    wanted = {tp: one for tp, one in partitions.items() if tp[0] in kept}
-    found = None
+    return _forecasts(cluster, {"": partitions})[""]
+
+
+def _forecasts(
+    cluster: Cluster, groups: Mapping[str, Mapping[TopicPartition, OpenOffsets]]
+) -> dict[str, RetentionForecast | None]:
+    """Returns the forecast for each group; None where nothing expires."""
+    kept = cluster.retention({topic for open_ in groups.values() for topic, _ in open_})
+    found: dict[str, RetentionForecast | None] = dict.fromkeys(groups)
+    left = dict(groups)
     for step in _STEPS:
-        nearer = _within(cluster, wanted, kept, step)
-        if nearer is None:
-            return found
-        found = nearer
+        nearer = _within(cluster, left, kept, step)
+        found |= nearer
+        left = {group: left[group] for group in nearer}
+        if not left:
+            break
     return found
 
 
 def _within(
     cluster: Cluster,
-    partitions: Mapping[TopicPartition, OpenOffsets],
+    groups: Mapping[str, Mapping[TopicPartition, OpenOffsets]],
     kept: Mapping[str, float],
     step: float,
-) -> ExpiringOffsets | None:
-    """Returns what expires within a part of the time of the look ahead."""
-    records, seconds = 0, 0.0
+) -> dict[str, RetentionForecast]:
+    """Returns the forecasts for a part of the time of the look ahead, of groups that lose any."""
+    starts: dict[str, dict[float, dict[TopicPartition, int]]] = {group: {} for group in groups}
     for retention in sorted(set(kept.values())):
         ahead = step * min(_AHEAD, _PART * retention)
-        some = {tp: one for tp, one in partitions.items() if kept[tp[0]] == retention}
+        some = {
+            group: {tp: one for tp, one in partitions.items() if kept.get(tp[0]) == retention}
+            for group, partitions in groups.items()
+        }
         at = int((time.time() - retention + ahead) * 1000)
         # Records above the first one of this time are in its segment or a later one.
-        young = cluster.first_at(some, at)
-        count = sum(one.below(young.get(tp, one.end)) for tp, one in some.items())
-        if count:
-            records, seconds = records + count, max(seconds, ahead)
-    return ExpiringOffsets(records, seconds) if records else None
+        young = cluster.first_at({tp for of_group in some.values() for tp in of_group}, at)
+        for group, of_group in some.items():
+            begin = {tp: young.get(tp, one.end) for tp, one in of_group.items()}
+            starts[group].setdefault(ahead, {}).update(begin)
+    forecasts = {group: RetentionForecast(of_group) for group, of_group in starts.items()}
+    return {
+        group: forecast
+        for group, forecast in forecasts.items()
+        if forecast.expiring(groups[group]) is not None
+    }

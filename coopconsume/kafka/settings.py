@@ -232,7 +232,7 @@ def check_setting(setting: str, ours: Mapping[str, str], known: Collection[str])
         UnknownOption: It is not known, but very similar to a known one.
     """
     if setting in ours:
-        raise InvalidOption(f"kafka.{setting}", "given", f"leave it out: {ours[setting]}")
+        raise InvalidOption(f"kafka.{setting}", "…", f"leave it out: {ours[setting]}")
     # Plug-ins bring settings of their own; only what looks like a slip of the pen is refused.
     similar = None if setting in known else closest(setting, sorted(known), cutoff=0.85)
     if similar:

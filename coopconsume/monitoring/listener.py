@@ -30,6 +30,8 @@ class QueryStartedEvent:
         runId: Id of this run.
         name: The ``queryName``, if it has one.
         groupId: The ``kafka.group.id``.
+        clientId: The ``kafka.client.id``, which names the member; its default has the
+            application, the host and the process id.
         timestamp: Time of the start in ISO 8601.
     """
 
@@ -37,6 +39,7 @@ class QueryStartedEvent:
     runId: str  # noqa: N815 - PySpark's name
     name: str | None
     groupId: str  # noqa: N815
+    clientId: str  # noqa: N815
     timestamp: str
 
 
@@ -74,11 +77,13 @@ class QueryTerminatedEvent:
         id: Id of the query; it is the same after a restart.
         runId: Id of this run.
         exception: The error that terminated it, as text; None if it was stopped or is drained.
+        isAborted: Whether it was left at once by `CooperativeQuery.abort`.
     """
 
     id: str
     runId: str  # noqa: N815
     exception: str | None
+    isAborted: bool = False  # noqa: N815
 
 
 class QueryListener:

@@ -1,8 +1,12 @@
-"""The metrics of a query: names, units and fields of the progress event."""
+"""The metrics of jobs and of groups: names, units, and the fields that they come from.
+
+A job exports what is in its progress events. Who watches a group from outside, as the exporter
+does, has the same metrics of partitions and verdicts, and those of a group.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -92,6 +96,10 @@ GAUGES = (
         "Time for which an earlier owner is still waited for.",
     ),
 )
+#: The fields of those that are also known from outside.
+SEEN_FROM_OUTSIDE: Final = frozenset(
+    number.field for number in GAUGES if number.field != "outputsWaiting"
+)
 #: Gauges of what a member has of a partition: each member reports its own.
 _OF_MEMBER = {"inDoubtSeconds"}
 #: The same, unless the members share the partition by chunks: then these are of all members.
@@ -134,6 +142,101 @@ JOB_GAUGES = (
         "1",
         "The level of the job's verdict: 0 all done, 1 working, 2 waiting, 3 somebody must act, 4 "
         "records are lost.",
+    ),
+)
+#: What is known of a group from outside; the scope says which labels there are beside ``group``.
+MEMBERS = Number(
+    "members",
+    "coopconsume.members",
+    "{member}",
+    "Members by state: working, joining, gone (Kafka no longer lists it), fenced, and claim for a "
+    "standalone claim.",
+)
+OWNED = Number(
+    "owned",
+    "coopconsume.member.owned",
+    "{partition}",
+    "Hash space that a member owns, in partitions.",
+)
+REASONS = Number(
+    "reasons",
+    "coopconsume.verdict.reason",
+    "1",
+    "The level of each thing that holds of the group, by its reason.",
+)
+GROUP_GAUGES = (
+    Number(
+        "doneIn",
+        "coopconsume.done_in",
+        "s",
+        "Time until all is done, by the rates of the last half minute; absent if it is not known.",
+    ),
+    Number(
+        "retentionSeconds",
+        "coopconsume.retention.left",
+        "s",
+        "Time within which retention deletes records that are not done, foreseen for a quarter of "
+        "retention.ms, a day at most; absent if it deletes none by then.",
+    ),
+    Number(
+        "retentionRecords",
+        "coopconsume.retention.records",
+        "{record}",
+        "Records that are not done and that retention deletes within that time, at most.",
+    ),
+    Number(
+        "deleted",
+        "coopconsume.retention.deleted",
+        "{record}",
+        "Offsets that retention has deleted and that were not done.",
+    ),
+    Number(
+        "behindParked",
+        "coopconsume.parked.behind",
+        "{record}",
+        "Records behind parked ones of their keys, as far as they were counted.",
+    ),
+    Number(
+        "age",
+        "coopconsume.exporter.age",
+        "s",
+        "Time since the group was last read, by the clock of the exporter.",
+    ),
+)
+#: The interval of the exporter; the age of a group is compared with it.
+INTERVAL = Number(
+    "interval",
+    "coopconsume.exporter.interval",
+    "s",
+    "Time between two readings of a group, as it was given.",
+)
+#: The sources of the exporter, by the label ``source``: kafka and commit_table.
+SOURCES = Number(
+    "up",
+    "coopconsume.exporter.up",
+    "1",
+    "Whether a source has answered the last time that it was asked, for all groups.",
+)
+#: The commit table, of all groups.
+TABLE_GAUGES = (
+    Number(
+        "appends",
+        "coopconsume.commit_table.appends",
+        "{append}",
+        "Appends to the commit table since its last snapshot.",
+    ),
+    Number(
+        "size",
+        "coopconsume.commit_table.size",
+        "By",
+        "Bytes of uncompressed rows since its last snapshot.",
+    ),
+    Number(
+        "due",
+        "coopconsume.commit_table.snapshot_due",
+        "1",
+        "How far the table is on its way to the next snapshot: above 1, snapshots fail or nobody "
+        "writes them.",
     ),
 )
 #: The entries of ``durationMs``, by phase.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 #: Seconds: from calls of a function to requests that wait for their timeout.
 _BUCKETS = (0.001, 0.005, 0.02, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
-_OF_QUERY = ("group", "query")
+_OF_QUERY = ("group", "query", "member")
 _OF_PARTITION = (*_OF_QUERY, "topic", "partition")
 
 
@@ -46,29 +46,36 @@ class PrometheusListener(QueryListener):
         registry = registry or prometheus_client.REGISTRY
         self._lock = threading.Lock()
         self._totals: dict[str, dict[str, int]] = {}
+        #: The labels of runs that have reported, without those of partitions.
+        self._queries: dict[str, tuple[str, str, str]] = {}
         #: The gauges of partitions that a run reports: name and labels.
         self._series: dict[str, set[tuple[str, tuple[str, ...]]]] = {}
         self._counters = {
-            n.field: Counter(_name(n), n.doc, _OF_QUERY, registry=registry) for n in COUNTERS
+            n.field: Counter(metric_name(n), n.doc, _OF_QUERY, registry=registry) for n in COUNTERS
         }
         self._gauges = {
-            n.field: Gauge(_name(n), n.doc, _OF_PARTITION, registry=registry) for n in GAUGES
+            n.field: Gauge(metric_name(n), n.doc, _OF_PARTITION, registry=registry) for n in GAUGES
         }
         self._job_gauges = {
-            n.field: Gauge(_name(n), n.doc, _OF_QUERY, registry=registry) for n in JOB_GAUGES
+            n.field: Gauge(metric_name(n), n.doc, _OF_QUERY, registry=registry) for n in JOB_GAUGES
         }
         self._histograms = _Histograms()
         registry.register(self._histograms)
         self._phases = prometheus_client.Histogram(
-            _name(PHASES), PHASES.doc, (*_OF_QUERY, "phase"), registry=registry, buckets=_BUCKETS
+            metric_name(PHASES),
+            PHASES.doc,
+            (*_OF_QUERY, "phase"),
+            registry=registry,
+            buckets=_BUCKETS,
         )
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - PySpark's name
         """Update the metrics by the progress since the last event."""
         progress = event.progress
-        query = (progress["groupId"], progress["name"] or "")
+        query = (progress["groupId"], progress["name"] or "", progress["clientId"])
         run = progress["runId"]
         with self._lock:
+            self._queries[run] = query
             before = self._totals.get(run, {})
             self._totals[run] = progress["totals"]
             for name, counter in self._counters.items():
@@ -94,10 +101,14 @@ class PrometheusListener(QueryListener):
                 self._gauges[name].labels(*labels).set(value)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Remove the gauges of the query's partitions."""
+        """Remove the gauges of the query and of its partitions."""
         with self._lock:
             self._totals.pop(event.runId, None)
             self._remove(self._series.pop(event.runId, set()))
+            query = self._queries.pop(event.runId, None)
+            if query is not None and query not in self._queries.values():
+                for gauge in self._job_gauges.values():
+                    gauge.remove(*query)
 
     def _remove(self, series: set[tuple[str, tuple[str, ...]]]) -> None:
         for name, labels in series:
@@ -109,9 +120,9 @@ class _Histograms:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._sums: dict[Number, dict[tuple[str, str], Histogram]] = {n: {} for n in HISTOGRAMS}
+        self._sums: dict[Number, dict[tuple[str, ...], Histogram]] = {n: {} for n in HISTOGRAMS}
 
-    def add(self, query: tuple[str, str], progress: dict[str, Any]) -> None:
+    def add(self, query: tuple[str, ...], progress: dict[str, Any]) -> None:
         """Adds what a query has counted since its last event."""
         with self._lock:
             for number, sums in self._sums.items():
@@ -125,7 +136,7 @@ class _Histograms:
 
         with self._lock:
             for number, sums in self._sums.items():
-                family = HistogramMetricFamily(_name(number), number.doc, labels=_OF_QUERY)
+                family = HistogramMetricFamily(metric_name(number), number.doc, labels=_OF_QUERY)
                 for query, counted in sums.items():
                     bounds = map(floatToGoString, (*BOUNDS, math.inf))
                     buckets = zip(bounds, accumulate(counted.counts), strict=True)
@@ -133,6 +144,7 @@ class _Histograms:
                 yield family
 
 
-def _name(number: Number) -> str:
+def metric_name(number: Number) -> str:
+    """Returns the name of a metric in Prometheus, without the suffix of counters."""
     name = number.metric.replace(".", "_")
     return f"{name}_seconds" if number.unit == "s" else name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import sys
 import textwrap
@@ -30,7 +31,7 @@ class Screen(Closing):
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout
         self._moving = self._stream.isatty()
-        self._rows = 0
+        self._rows: list[str] = []
         self._written_at = 0.0
         self._lock = threading.RLock()
 
@@ -40,6 +41,14 @@ class Screen(Closing):
             self._wipe()
             self._write(f"{text}\n")
             self._written_at = time.monotonic()
+
+    def above(self, text: str) -> None:
+        """Write a line that stays above the status, which stays, too."""
+        with self._lock:
+            rows = self._rows
+            self._wipe()
+            self._write(f"{text}\n")
+            self._draw(rows)
 
     def status(self, text: str, *, force: bool = False) -> None:
         """Replace the status, unless the last one is too recent."""
@@ -52,31 +61,46 @@ class Screen(Closing):
             if not self._moving:
                 self._write(f"{text}\n")
                 return
-            size = shutil.get_terminal_size()
-            # What scrolls out of the terminal cannot be removed.
-            rows = textwrap.wrap(text, max(1, size.columns - 1))[: max(1, size.lines - 1)]
+            size = _size_of(self._stream)
+            # What scrolls out of the terminal cannot be removed. Ctrl-C is shown as ^C behind it.
+            rows = textwrap.wrap(text, max(1, size.columns - 3))[: max(1, size.lines - 1)]
             self._wipe()
-            self._write("\n".join(rows))
-            self._rows = len(rows)
+            self._draw(rows)
 
     def close(self) -> None:
         """Remove the status."""
         with self._lock:
             self._wipe()
 
+    def _draw(self, rows: list[str]) -> None:
+        if rows:
+            self._write("\n".join(rows))
+        self._rows = rows
+
     def _wipe(self) -> None:
         if self._rows:
-            self._write("\r\x1b[2K" + "\x1b[1A\x1b[2K" * (self._rows - 1))
-            self._rows = 0
+            self._write("\r\x1b[2K" + "\x1b[1A\x1b[2K" * (len(self._rows) - 1))
+            self._rows = []
 
     def _write(self, text: str) -> None:
         try:
             self._stream.write(text)
             self._stream.flush()
-        except BrokenPipeError:
-            # Nobody reads it any more, as with `| head`; the job goes on.
+        except UnicodeEncodeError as error:
+            self._write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
+        except (BrokenPipeError, ValueError):
+            # Nobody reads it any more, as with `| head`, or it is closed; the job goes on.
             self._stream = io.StringIO()
             self._moving = False
+
+
+def _size_of(stream: TextIO) -> os.terminal_size:
+    """Returns the size of a stream's terminal, unless ``COLUMNS`` and ``LINES`` say another one."""
+    try:
+        own = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        own = os.terminal_size((80, 24))
+    return shutil.get_terminal_size(own)
 
 
 class Rate:

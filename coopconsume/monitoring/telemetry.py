@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class OpenTelemetryListener(QueryListener):
     """Updates OpenTelemetry metrics from the progress of queries; it can serve several queries.
 
-    The metrics have the attributes ``messaging.system`` and ``messaging.consumer.group.name``.
-    Metrics of a partition also have ``messaging.destination.name`` and
+    The metrics have the attributes ``messaging.system``, ``messaging.consumer.group.name`` and
+    ``messaging.client.id``. Metrics of a partition also have ``messaging.destination.name`` and
     ``messaging.destination.partition.id``.
 
     Args:
@@ -86,5 +86,6 @@ def _of_query(progress: dict[str, Any]) -> dict[str, str]:
     return {
         "messaging.system": "kafka",
         "messaging.consumer.group.name": progress["groupId"],
+        "messaging.client.id": progress["clientId"],
         "coopconsume.query.name": progress["name"] or "",
     }

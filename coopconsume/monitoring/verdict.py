@@ -9,7 +9,7 @@ import shlex
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from coopconsume.texts import counted, one_line, some, span
+from coopconsume.texts import counted, one_line, some, span, tries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,6 +33,8 @@ LEVELS: Final[tuple[Level, ...]] = get_args(Level)
 _LONG: Final = 25.0
 #: Seconds of work that a group may be behind while it keeps up with new records.
 _CLOSE: Final = 10.0
+#: Seconds without a commit from which on they are shown. A killed member is listed for longer.
+_QUIET: Final = 5.0
 #: The most characters of an error.
 _ERROR: Final = 120
 
@@ -63,7 +65,7 @@ class FailedRecord:
 
     Attributes:
         place: Where it is.
-        attempts: How often it has failed, from 1.
+        attempts: The number of its failed attempts; 0: no failed call of it has counted.
         error: Its last error.
         due: Seconds until its next attempt; None if that is not known.
     """
@@ -114,7 +116,7 @@ class Condition:
         unknown: The names of the partitions without one.
         is_worked_on: Whether the group has members or claims.
         without_owner: Partitions that nobody owns while others are owned, with their lag.
-        last_commit: When the last commit was written; None if that is not known.
+        last_active: When a member last wrote to the commit log; None if that is not known.
         is_rebalancing: Whether its members join a new generation.
         parked: Records that wait for a decision; some of them, if they are many.
         parked_count: Their number.
@@ -126,6 +128,8 @@ class Condition:
         deleted: The number of offsets that retention has deleted and that were not done.
         expiring: What retention deletes next; None: nothing, or it is not known.
         pace: How fast it works; None after a single look.
+        last_commit: When a member last committed; None if that is not known.
+        place: The options of commands that name its cluster and its commit table.
     """
 
     group: str
@@ -133,7 +137,7 @@ class Condition:
     unknown: Sequence[str] = ()
     is_worked_on: bool = True
     without_owner: Sequence[tuple[str, int]] = ()
-    last_commit: datetime | None = None
+    last_active: datetime | None = None
     is_rebalancing: bool = False
     parked: Sequence[RecordPlace] = ()
     parked_count: int = 0
@@ -145,6 +149,8 @@ class Condition:
     deleted: int = 0
     expiring: ExpiringOffsets | None = None
     pace: Pace | None = None
+    last_commit: datetime | None = None
+    place: str = ""
 
     @property
     def to_do(self) -> int:
@@ -158,6 +164,10 @@ class Condition:
         if self.pace is None or not self.to_do or self.pace.done <= self.pace.new:
             return None
         return self.to_do / (self.pace.done - self.pace.new)
+
+    def command(self, words: str) -> str:
+        """Returns a command on the group that runs as it is, without secrets."""
+        return f"coopconsume {words} {shlex.quote(self.group)} {self.place}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -213,7 +223,7 @@ def verdicts(found: Condition, now: datetime) -> tuple[Verdict, ...]:
         now: The current time; the time zone of times in sentences is that of the times themselves.
     """
     urgent = [*_losses(found), *_tasks(found, now), *_waits(found, now)]
-    return (*urgent, *_work(found, is_explained=bool(urgent)))
+    return (*urgent, *_work(found, now, is_explained=bool(urgent)))
 
 
 def _losses(found: Condition) -> Iterator[Verdict]:
@@ -223,7 +233,7 @@ def _losses(found: Condition) -> Iterator[Verdict]:
         verb = "was" if found.deleted == 1 else "were"
         yield Verdict(
             "danger", "deleted", f"Retention has deleted {offsets} that {verb} not done",
-            _lag_of(found),
+            found.command("lag"),
         )  # fmt: skip
     expiring = found.expiring
     if expiring is None:
@@ -236,16 +246,18 @@ def _losses(found: Condition) -> Iterator[Verdict]:
             "danger", "retention",
             f"Within {span(expiring.seconds)}, retention deletes up to {records} that {verb} not "
             "done",
-            _lag_of(found),
+            found.command("lag"),
         )  # fmt: skip
 
 
 def _tasks(found: Condition, now: datetime) -> Iterator[Verdict]:
     """Yields what somebody has to do."""
     if not found.is_worked_on and (found.lag or found.unknown):
-        last = f", last commit {_clock(found.last_commit, now)}" if found.last_commit else ""
         what = _wait(found.lag) if found.lag else _unknown(found.unknown)
-        yield Verdict("action", "nobody", f"Nobody works on this group: {what}{last}")
+        who = "Nobody works on this group"
+        if found.last_active is not None:
+            who = f"Nobody has worked on this group since {_clock(found.last_active, now)}"
+        yield Verdict("action", "nobody", f"{who}: {what}")
     elif found.without_owner:
         names = some([name for name, _ in found.without_owner])
         lag = sum(lag for _, lag in found.without_owner)
@@ -253,7 +265,7 @@ def _tasks(found: Condition, now: datetime) -> Iterator[Verdict]:
     if found.parked_count:
         yield Verdict(
             "action", "decision", _decision(found),
-            f"coopconsume dead-letters list {shlex.quote(found.group)}", tuple(found.parked),
+            found.command("records list"), tuple(found.parked),
         )  # fmt: skip
 
 
@@ -295,45 +307,46 @@ def _held(found: Condition) -> Verdict:
     due = "" if worst.due is None else f", next in {span(worst.due)}"
     names = worst.place.name + (f" and {counted(others, 'other record')}" if others else "")
     error = one_line(worst.error, _ERROR)
-    sentence = f"Held by {names}: {error} (attempt {worst.attempts}{due})"
-    command = f"coopconsume records list {shlex.quote(found.group)}"
-    return Verdict("waiting", "failed", sentence, command, tuple(one.place for one in ordered[:5]))
+    sentence = f"Held by {names}: {error} ({tries(worst.attempts)}{due})"
+    places = tuple(one.place for one in ordered[:5])
+    return Verdict("waiting", "failed", sentence, found.command("records list"), places)
 
 
-def _work(found: Condition, *, is_explained: bool) -> Iterator[Verdict]:
+def _work(found: Condition, now: datetime, *, is_explained: bool) -> Iterator[Verdict]:
     """Yields how the work goes on; nothing if nobody works or nothing is left to say."""
     if not found.is_worked_on and (found.lag or found.unknown):
         return
     if found.to_do:
-        yield _pace(found, is_explained=is_explained)
+        yield _pace(found, now, is_explained=is_explained)
     elif found.unknown:
         yield Verdict("waiting", "unknown", _capital(_unknown(found.unknown)))
     elif not is_explained:
         yield Verdict("ok", "done", "All done")
 
 
-def _pace(found: Condition, *, is_explained: bool) -> Verdict:
+def _pace(found: Condition, now: datetime, *, is_explained: bool) -> Verdict:
     """Returns when the work is done, as far as that is known."""
     pace, done_in = found.pace, found.done_in
     if pace is not None and pace.done == 0 and pace.seconds >= _LONG and not is_explained:
         return Verdict(
             "waiting", "stalled",
-            f"No commit for {span(pace.seconds)}: {_not_done(found.to_do)}", _lag_of(found),
+            f"No commit for {span(pace.seconds)}: {_not_done(found.to_do)}", found.command("lag"),
         )  # fmt: skip
     if done_in is not None:
         return Verdict("working", "working", f"Working, done in {span(done_in)}")
     if pace is not None and pace.done and found.to_do > _CLOSE * pace.done:
         rates = f"{pace.done:,.0f} records done and {pace.new:,.0f} new in a second"
         return Verdict("working", "working", f"Working, not catching up: {rates}")
-    return Verdict("working", "working", f"Working: {_not_done(found.to_do)}")
+    sentence = f"Working: {_not_done(found.to_do)}"
+    if pace is None and found.last_commit is not None:
+        quiet = (now - found.last_commit).total_seconds()
+        if quiet >= _QUIET:
+            sentence += f", the last commit was {span(quiet)} ago"
+    return Verdict("working", "working", sentence)
 
 
 def _capital(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]
-
-
-def _lag_of(found: Condition) -> str:
-    return f"coopconsume lag {shlex.quote(found.group)}"
 
 
 def _not_done(records: int) -> str:

@@ -1,30 +1,48 @@
-"""Work queues: each record goes to one consumer at a time, in no order, without Spark."""
+"""Work queues: each record goes to one consumer at a time, in no order, without Spark.
+
+Names are imported when first used.
+"""
 
 from __future__ import annotations
 
-from coopconsume.queue.async_consumer import AsyncQueueConsumer
-from coopconsume.queue.consumer import (
-    ACCEPT,
-    REJECT,
-    RELEASE,
-    RENEW,
-    AcknowledgeType,
-    QueueCommit,
-    QueueConsumer,
-)
-from coopconsume.queue.inspection import QueueStatus, queue_status
-from coopconsume.queue.settings import QueueReplica
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "ACCEPT",
-    "REJECT",
-    "RELEASE",
-    "RENEW",
-    "AcknowledgeType",
-    "AsyncQueueConsumer",
-    "QueueCommit",
-    "QueueConsumer",
-    "QueueReplica",
-    "QueueStatus",
-    "queue_status",
-]
+if TYPE_CHECKING:
+    from coopconsume.queue.acknowledge_type import ACCEPT as ACCEPT
+    from coopconsume.queue.acknowledge_type import REJECT as REJECT
+    from coopconsume.queue.acknowledge_type import RELEASE as RELEASE
+    from coopconsume.queue.acknowledge_type import RENEW as RENEW
+    from coopconsume.queue.acknowledge_type import AcknowledgeType as AcknowledgeType
+    from coopconsume.queue.async_consumer import AsyncQueueConsumer as AsyncQueueConsumer
+    from coopconsume.queue.consumer import QueueCommit as QueueCommit
+    from coopconsume.queue.consumer import QueueConsumer as QueueConsumer
+    from coopconsume.queue.inspection import QueueStatus as QueueStatus
+    from coopconsume.queue.inspection import queue_status as queue_status
+    from coopconsume.queue.settings import QueueReplica as QueueReplica
+
+_HOME = {
+    "ACCEPT": "acknowledge_type",
+    "AcknowledgeType": "acknowledge_type",
+    "AsyncQueueConsumer": "async_consumer",
+    "QueueCommit": "consumer",
+    "QueueConsumer": "consumer",
+    "QueueReplica": "settings",
+    "QueueStatus": "inspection",
+    "REJECT": "acknowledge_type",
+    "RELEASE": "acknowledge_type",
+    "RENEW": "acknowledge_type",
+    "queue_status": "inspection",
+}
+
+__all__ = list(_HOME)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -6,13 +6,15 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Generic, Self
 
-from coopconsume.queue.consumer import ACCEPT, QueueConsumer
+from coopconsume.queue.acknowledge_type import ACCEPT
+from coopconsume.queue.consumer import QueueConsumer
 from coopconsume.record import KeyT_co, ValueT_co
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from coopconsume.queue.consumer import AcknowledgeType, QueueCommit
+    from coopconsume.queue.acknowledge_type import AcknowledgeType
+    from coopconsume.queue.consumer import QueueCommit
     from coopconsume.record import Record
 
 

@@ -8,31 +8,29 @@ import os
 import time
 import warnings
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, Self
 
-from commits import OffsetRanges
 from coopconsume.closing import Closing
 from coopconsume.decoding import Decoding
 from coopconsume.decoding.record_decoder import RecordDecoder
 from coopconsume.errors import (
     AlreadyClosed,
     BrokerUnreachable,
-    DataLoss,
     InvalidOption,
     NotDecodable,
-    OutputNotWritten,
 )
-from coopconsume.errors.queue import NotHeld, QueueUnavailable
-from coopconsume.kafka.cluster import Cluster, primary_mark
+from coopconsume.errors.queue import QueueUnavailable
+from coopconsume.kafka.cluster import Cluster
 from coopconsume.kafka.headers import message_headers
-from coopconsume.kafka.records import RecordReader
-from coopconsume.queue.range_reader import RangeReader, RangesRead
-from coopconsume.queue.rows import MOST_LISTED, minus
+from coopconsume.queue.acknowledge_type import ACCEPT, REJECT, RELEASE, AcknowledgeType
+from coopconsume.queue.committer import QueueCommitter
+from coopconsume.queue.group_offsets import GroupOffsets
+from coopconsume.queue.held_records import HeldRecords, places_of
+from coopconsume.queue.record_source import LOOK_EVERY, RecordSource
+from coopconsume.queue.rows import minus
 from coopconsume.queue.session import QueueSession
 from coopconsume.queue.settings import QueueReplica, QueueSettings
 from coopconsume.queue.source_log import NEW_AFTER
-from coopconsume.queue.source_look import SourceTopic
 from coopconsume.record import (
     MAX_WAIT,
     KeyT_co,
@@ -42,15 +40,13 @@ from coopconsume.record import (
     ValueT_co,
     usable_seconds,
 )
-from coopconsume.worker.handler_answers import error_text, reason_of
+from coopconsume.worker.handler_answers import error_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from coopconsume.decoding.declaration import Declared
-    from coopconsume.queue.member import Granted, Settled
-    from coopconsume.queue.rows import Offsets
-    from coopconsume.queue.source_look import SourceLook
+    from coopconsume.queue.acquisitions import Granted
     from coopconsume.sinks.base import DeadLetterSink
 
 
@@ -61,35 +57,10 @@ _OPENING = 30.0
 _ANSWER, _LONGEST_ANSWER = 5.0, 30.0
 #: Seconds after which a `poll` without an answer raises; a leader's election takes less.
 _AWAY = 15.0
-_ENDS_AGE = 0.2
-_OFFSETS_EVERY = 1.0
-_LAST_OFFSETS = 10.0
 _MOST_RECORDS = 100_000
 #: Seconds for which a record is released that does not decode and has no place for dead letters,
 #: and one whose decoder cannot work now.
 _UNDECODED, _AGAIN = 60.0, 1.0
-#: Milliseconds that a broker waits for records.
-_FETCH_WAIT_MS = 20
-
-
-class AcknowledgeType(StrEnum):
-    """What becomes of a record; the names are those of Kafka's share groups (KIP-932, KIP-1222).
-
-    Attributes:
-        ACCEPT: The record is done.
-        RELEASE: Any consumer may get the record again.
-        REJECT: The record becomes a dead letter. Without ``deadLetter`` it is released.
-        RENEW: The consumer holds the record for another full duration.
-    """
-
-    ACCEPT = "accept"
-    RELEASE = "release"
-    REJECT = "reject"
-    RENEW = "renew"
-
-
-ACCEPT, RELEASE = AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE
-REJECT, RENEW = AcknowledgeType.REJECT, AcknowledgeType.RENEW
 
 
 @dataclass(frozen=True)
@@ -105,18 +76,6 @@ class QueueCommit:
 
     done: int = 0
     not_held: tuple[tuple[int, int], ...] = ()
-
-
-@dataclass(slots=True)
-class _Held:
-    #: As it is in Kafka, and as `poll` has returned it.
-    record: Record
-    given: Record[Any, Any]
-    #: When the hold ends, on the monotonic clock.
-    until: float
-    kind: AcknowledgeType | None = None
-    delay: float = 0.0
-    reason: str = ""
 
 
 class QueueConsumer(Closing, Generic[KeyT_co, ValueT_co]):
@@ -178,22 +137,13 @@ class QueueConsumer(Closing, Generic[KeyT_co, ValueT_co]):
         self._decoder = RecordDecoder(decoding) if decoding.declared else None
         self._session: QueueSession | None = None
         self._cluster: Cluster | None = None
-        self._source: RecordReader | None = None
+        self._source: RecordSource | None = None
+        self._offsets: GroupOffsets | None = None
         self._letters: DeadLetterSink | None = None
-        self._held: dict[tuple[int, int], _Held] = {}
-        self._unsettled: list[Settled] = []
-        self._ends: dict[int, int] = {}
-        self._ends_at = 0.0
+        self._held = HeldRecords(topic)
+        self._committer = QueueCommitter(self._settings, self._held)
         #: When the first `poll` began that had no answer; infinite after one that had.
         self._away_since = math.inf
-        self._topic_id = ""
-        self._topic: SourceTopic | None = None
-        self._epochs: dict[int, int] = {}
-        #: Records that were handed out of a log that was replaced, and not acknowledged since.
-        self._replaced: dict[tuple[int, int], Record[Any, Any]] = {}
-        self._not_counted: list[tuple[int, int]] = []
-        self._stable: dict[int, int] = {}
-        self._stable_at = 0.0
         self._is_closed = False
         self._pid: int | None = None
 
@@ -255,7 +205,7 @@ class QueueConsumer(Closing, Generic[KeyT_co, ValueT_co]):
             left = deadline - time.monotonic()
             if found or left <= 0:
                 return found
-            session.run(min(left, _ENDS_AGE))
+            session.run(min(left, LOOK_EVERY))
 
     def acknowledge(
         self,
@@ -286,16 +236,7 @@ class QueueConsumer(Closing, Generic[KeyT_co, ValueT_co]):
         seconds = usable_seconds(delay)
         if seconds is None or (seconds and kind is not RELEASE):
             raise InvalidOption("delay", repr(delay), "give seconds from 0, with RELEASE only")
-        place = record.partition, record.offset
-        held = self._held.get(place)
-        if place in self._replaced and self._replaced[place] == record:
-            del self._replaced[place]
-            self._not_counted.append(place)
-            return
-        is_ours = held is not None and record.topic == self._settings.topic
-        if held is None or not is_ours or held.kind not in (None, RENEW):
-            raise NotHeld(record.topic, record.partition, record.offset, record.offset)
-        held.kind, held.delay, held.reason = kind, seconds, reason_of(reason)
+        self._held.acknowledge(record, kind, seconds, reason)
 
     def commit(self, timeout: float = 30.0) -> QueueCommit:
         """Write the acknowledgements, and wait until a majority of the replicas counts them.
@@ -314,29 +255,14 @@ class QueueConsumer(Closing, Generic[KeyT_co, ValueT_co]):
         """
         _check_timeout(timeout)
         session = self._opened()
-        if self._letters is None:
-            for held in self._held.values():
-                held.kind = RELEASE if held.kind is REJECT else held.kind
-        self._settle(session, ACCEPT, RELEASE, RENEW)
-        problem: OutputNotWritten | None = None
-        try:
-            self._confirm_rejected(session, timeout)
-            self._write_letters()
-            self._settle(session, REJECT)
-        except OutputNotWritten as error:
-            problem = error
-        session.wait(self._unsettled, timeout)
-        if problem is not None:
-            raise problem
-        settled, self._unsettled = self._unsettled, []
-        for one in settled:
-            if one.row.kind == "renew":
-                self._renewed(one)
+        assert self._source is not None
+        topic_id = self._source.topic_id
+        settled = self._committer.commit(session, self._letters, topic_id, timeout)
         done = sum(len(found) for one in settled for found in one.done.values())
-        lost = [place for one in settled for place in _places(one.refused)]
-        lost, self._not_counted = lost + self._not_counted, []
+        lost = [place for one in settled for place in places_of(one.refused)]
+        lost += self._held.not_counted()
         if settled:
-            self._mirror(session, is_last=False)
+            self._write_offsets(session)
         return QueueCommit(done, tuple(lost))
 
     def stable_offsets(self) -> dict[int, int]:
@@ -348,7 +274,8 @@ class QueueConsumer(Closing, Generic[KeyT_co, ValueT_co]):
         """
         session = self._opened()
         session.wait_until_read(_ANSWER)
-        return {partition: session.member.done(partition)[0] for partition in self._ends}
+        assert self._source is not None
+        return {p: session.member.replicas.done(p)[0] for p in self._source.ends}
 
     def close(self) -> None:
         """Commit acknowledgements, release all other records, and close all connections.
@@ -361,11 +288,10 @@ class QueueConsumer(Closing, Generic[KeyT_co, ValueT_co]):
             self._is_closed = True  # the connections are those of the other process
             return
         try:
-            if self._session is not None and self._ends:
-                for held in self._held.values():
-                    held.kind = held.kind if held.kind not in (None, RENEW) else RELEASE
+            if self._session is not None and self._has_looked:
+                self._held.release_rest()
                 self.commit(timeout=self._settings.hold / 2)
-                self._mirror(self._session, is_last=True)
+                self._write_offsets(self._session, is_last=True)
         finally:
             self._is_closed = True
             self._held.clear()
@@ -379,9 +305,14 @@ class QueueConsumer(Closing, Generic[KeyT_co, ValueT_co]):
         if self._is_forked():
             what = f"the queue consumer of {self._settings.name}, opened before a fork,"
             raise AlreadyClosed(what)
-        if self._session is None or not self._ends:
+        if self._session is None or not self._has_looked:
             return self._open()
         return self._session
+
+    @property
+    def _has_looked(self) -> bool:
+        """Whether the partitions of the topic are known."""
+        return self._source is not None and bool(self._source.ends)
 
     def _is_forked(self) -> bool:
         """Whether another process has connected this consumer: its threads are not here."""
@@ -390,10 +321,11 @@ class QueueConsumer(Closing, Generic[KeyT_co, ValueT_co]):
     def _open(self) -> QueueSession:
         self._pid = os.getpid()
         options, topic = self._settings.options, self._settings.topic
-        if self._topic is None:
+        if self._source is None:
             self._cluster = self._cluster or Cluster(options)
             self._cluster.topics([topic])  # checks permissions
-            self._topic = SourceTopic(self._cluster, topic)
+            self._offsets = GroupOffsets(self._settings, self._cluster)
+            self._source = RecordSource(self._settings, self._cluster)
         if options.dead_letter is not None and self._letters is None:
             from coopconsume.sinks.letters import open_dead_letters
 
@@ -401,100 +333,61 @@ class QueueConsumer(Closing, Generic[KeyT_co, ValueT_co]):
         if self._session is None:
             self._session = QueueSession(self._settings)
         self._session.open(_OPENING)
-        self._refresh(_OPENING)
-        if not self._ends:  # another topic than the noted one
+        self._refresh(self._session, _OPENING)
+        if not self._has_looked:  # another topic than the noted one
             time.sleep(NEW_AFTER)
-            self._refresh(_OPENING)
+            self._refresh(self._session, _OPENING)
         return self._session
 
-    def _refresh(self, patience: float) -> None:
+    def _refresh(self, session: QueueSession, patience: float) -> None:
         """Look at the topic; take up partitions that were added, and logs that are others now."""
-        now = time.monotonic()
-        if now - self._ends_at < _ENDS_AGE:
+        assert self._source is not None
+        assert self._offsets is not None
+        if not self._source.is_look_due:
             return
-        assert self._cluster is not None
-        assert self._topic is not None
-        assert self._session is not None
-        member = self._session.member
-        self._session.wait_until_read(patience)
-        with self._cluster.patient_for(patience):
-            topic = self._topic.described()
-            if not self._topic.is_current(topic, member.states):
-                return
-            look = self._topic.look(topic, member.states, self._stable)
-        self._report_cuts(look)
-        self._session.note_former(look.replicas)
-        self._topic_id = look.topic.id
-        self._follow(member.follow(look.logs), look)
-        self._session.begin(look.logs, patience)
-        self._epochs = {p: source.epoch for p, source in look.logs.items()}
-        self._read_from(look)
-        is_new = not look.ends.keys() <= self._ends.keys()
-        self._ends, self._ends_at = look.ends, now
+        now, member = time.monotonic(), session.member
+        session.wait_until_read(patience)
+        look = self._source.look(member.replicas, self._offsets.written, patience)
+        if look is None:
+            return
+        session.note_former(look.replicas)
+        changed = member.follow(look.logs)
+        self._source.follow(look, is_other=bool(changed))
+        if changed:
+            self._forget(changed)
+        session.begin(look.logs, patience)
+        is_new = self._source.take_up(look, now)
         for partition, start in look.starts.items():
-            self._skip_deleted(partition, start)
+            deleted = self._source.deleted(member.replicas, partition, start)
+            if deleted:
+                session.tombstone({partition: deleted})
         if is_new:  # so that Kafka has where a queue began, whatever becomes of its replicas
-            self._mirror(self._session, is_last=False)
+            self._write_offsets(session)
 
-    def _report_cuts(self, look: SourceLook) -> None:
-        """Report records that an unclean election has removed from logs."""
-        assert self._session is not None
-        for partition, source in look.logs.items():
-            if source.cut_at is None:
-                continue
-            last = max(state.end(partition) for state in self._session.member.states) - 1
-            loss = DataLoss(look.topic.name, partition, source.cut_at, last)
-            if self._settings.options.fail_on_data_loss:
-                raise loss
-            log.warning("%s; what is written there since then is handed out as new", loss)
-
-    def _follow(self, changed: Collection[int], look: SourceLook) -> None:
+    def _forget(self, changed: Collection[int]) -> None:
         """Forget what concerns logs that were replaced by others."""
-        if not changed:
-            return
-        for partition in changed:
-            self._stable.pop(partition, None)
-        for place in [place for place in self._held if place[0] in changed]:
-            self._replaced[place] = self._held.pop(place).given
-        if self._source is not None:  # it may have fetched records of the former logs
-            self._source.close()
-            self._source = None
-        shown = ", ".join(f"{look.topic.name}-{partition}" for partition in sorted(changed))
+        assert self._offsets is not None
+        self._offsets.forget(changed)
+        self._held.replace(changed)
+        shown = ", ".join(f"{self._settings.topic}-{partition}" for partition in sorted(changed))
         log.warning("%s has another log now; its records are handed out as new ones", shown)
 
-    def _read_from(self, look: SourceLook) -> None:
-        """Open the client that reads records; assign partitions that are new to it."""
-        if self._source is None:
-            kafka = self._settings.options.kafka
-            self._source = RecordReader(kafka, {"fetch.wait.max.ms": _FETCH_WAIT_MS})
-        places = {(look.topic.name, p): look.starts[p] for p in look.logs}
-        if places.keys() - self._source.positions.keys():
-            self._source.assign(places)
-
-    def _skip_deleted(self, partition: int, start: int) -> None:
-        assert self._session is not None
-        stable, above = self._session.member.done(partition)
-        if start <= stable:
-            return
-        lost = above.complement(stable, min(start, stable + MOST_LISTED) - 1)  # the rest later
-        for state in self._session.member.states_of(partition):
-            lost -= state.held(partition)
-        if not lost:
-            return
-        first, last = lost.first or 0, lost.last or 0
-        if self._settings.options.fail_on_data_loss:
-            raise DataLoss(self._settings.topic, partition, first, last)
-        log.warning(
-            "%d records of %s-%d were deleted before they were done, offsets %d to %d",
-            len(lost), self._settings.topic, partition, first, last,
-        )  # fmt: skip
-        self._session.tombstone({partition: lost})
+    def _write_offsets(self, session: QueueSession, *, is_last: bool = False) -> None:
+        """Write the stable offsets to the group's offsets in Kafka."""
+        assert self._source is not None
+        assert self._offsets is not None
+        topic_id, partitions = self._source.topic_id, self._source.ends
+        if is_last:
+            self._offsets.write_last(session, topic_id, partitions)
+        else:
+            self._offsets.write(session, topic_id, partitions, _ANSWER)
 
     def _acquired(
         self, session: QueueSession, limit: int, patience: float
     ) -> list[Record[KeyT_co, ValueT_co]]:
-        self._refresh(patience)
-        granted = session.acquire(limit, self._ends, patience)
+        assert self._source is not None
+        self._refresh(session, patience)
+        granted = session.acquire(limit, self._source.ends, patience)
         if granted is None or not granted.offsets:
             return []
         try:
@@ -504,7 +397,7 @@ class QueueConsumer(Closing, Generic[KeyT_co, ValueT_co]):
             session.settle("release", granted.offsets, is_delivered=False)
             raise
         for record in records:
-            self._held[record.partition, record.offset] = _Held(record, record, granted.until)
+            self._held.add(record, granted.until)
         return self._decoded(self._without_exhausted(records))
 
     def _decoded(self, records: list[Record]) -> list[Record[Any, Any]]:
@@ -519,7 +412,7 @@ class QueueConsumer(Closing, Generic[KeyT_co, ValueT_co]):
             except Exception as error:  # noqa: BLE001 - a function of the user may raise any
                 self._acknowledge_undecoded(record, error)
                 continue
-            self._held[record.partition, record.offset].given = given
+            self._held.give(record, given)
             found.append(given)
         return found
 
@@ -540,14 +433,8 @@ class QueueConsumer(Closing, Generic[KeyT_co, ValueT_co]):
 
     def _read(self, session: QueueSession, granted: Granted, patience: float) -> list[Record]:
         """Read granted records; withdraw from those that do not come in time to be worked on."""
-        now = time.monotonic()
-        deadline = now + min(patience, (granted.until - now) / 2)
         assert self._source is not None
-        read = RangeReader(self._source, self._settings.topic).read(granted.offsets, deadline)
-        if not self._is_of_last_look(read.records, patience):
-            self._ends_at, read = 0.0, RangesRead(late=dict(granted.offsets))
-        if read.is_deleted:
-            self._ends_at = 0.0  # `_refresh` reports them
+        read = self._source.read(granted, patience)
         if read.missing:
             session.settle("accept", read.missing)
         # If the hold has ended, others may have them.
@@ -562,18 +449,6 @@ class QueueConsumer(Closing, Generic[KeyT_co, ValueT_co]):
             if raw.offset() not in late.get(raw.partition(), ())
         ]
 
-    def _is_of_last_look(self, records: Sequence[Any], patience: float) -> bool:
-        """Whether records that were just read are of the logs that the last look has found."""
-        assert self._topic is not None
-        assert self._cluster is not None
-        if not records:
-            return True
-        epochs = self._epochs
-        if any((one.leader_epoch() or 0) > epochs.get(one.partition(), -1) >= 0 for one in records):
-            return False  # there was an election since then
-        with self._cluster.patient_for(patience):
-            return self._topic.described().id == self._topic_id
-
     def _without_exhausted(self, records: list[Record]) -> list[Record]:
         """Reject the records that were delivered too often; the next commit writes them."""
         most = self._settings.max_deliveries
@@ -586,117 +461,21 @@ class QueueConsumer(Closing, Generic[KeyT_co, ValueT_co]):
 
     def _record(self, session: QueueSession, raw: Any) -> Record:
         partition, offset = _place(raw)
-        attempt = 1 + session.member.deliveries(partition, offset)
+        attempt = 1 + session.member.replicas.deliveries(partition, offset)
         return Record(
             raw.topic(), partition, offset, raw.key(), raw.value(), raw.timestamp()[1],
             tuple(message_headers(raw)), attempt,
         )  # fmt: skip
 
-    def _renewed(self, settled: Settled) -> None:
-        """Note what was renewed, and drop what was not."""
-        for place in _places(settled.refused):
-            self._held.pop(place, None)
-        for place in _places(settled.done):
-            if place in self._held:
-                self._held[place].until = settled.until
-
-    def _confirm_rejected(self, session: QueueSession, timeout: float) -> None:
-        """Hold rejected records for longer if their holds have ended, or may end soon.
-
-        A record that another consumer has by now gets no dead letter.
-        """
-        soon = time.monotonic() + self._settings.hold / 2
-        ending: dict[int, list[int]] = {}
-        for (partition, offset), held in self._held.items():
-            if held.kind is REJECT and held.until < soon:
-                ending.setdefault(partition, []).append(offset)
-        if ending:
-            offsets = {p: OffsetRanges.from_offsets(found) for p, found in ending.items()}
-            settled = session.settle("renew", offsets)
-            session.wait([settled], timeout)
-            self._renewed(settled)
-            self._not_counted += _places(settled.refused)
-
-    def _write_letters(self) -> None:
-        rejected = [held for held in self._held.values() if held.kind is REJECT]
-        if rejected and self._letters is not None:
-            from coopconsume.worker.report import DeadLetter
-
-            letters = [
-                DeadLetter(
-                    record.topic, record.partition, record.offset, record.key, record.value,
-                    record.timestamp, record.headers, record.attempt, held.reason, "",
-                )
-                for held in rejected
-                for record in [held.record]
-            ]  # fmt: skip
-            assert self._session is not None
-            self._letters.append(
-                letters, {self._settings.topic: self._topic_id}, self._session.member.holder
-            )
-
-    def _settle(self, session: QueueSession, *kinds: AcknowledgeType) -> None:
-        """Start the acknowledgements of some kinds."""
-        for (kind, delay), offsets in self._acknowledged(kinds).items():
-            self._unsettled.append(session.settle(kind.value, offsets, delay))
-
-    def _acknowledged(
-        self, kinds: Container[AcknowledgeType]
-    ) -> dict[tuple[AcknowledgeType, float], Offsets]:
-        """Take the acknowledgements of some kinds, by kind and delay."""
-        found: dict[tuple[AcknowledgeType, float], dict[int, list[int]]] = {}
-        for (partition, offset), held in [*self._held.items()]:
-            if held.kind is None or held.kind not in kinds:
-                continue
-            at = found.setdefault((held.kind, held.delay), {})
-            at.setdefault(partition, []).append(offset)
-            if held.kind is RENEW:
-                held.kind = None
-            else:
-                del self._held[partition, offset]
-        return {
-            how: {p: OffsetRanges.from_offsets(offsets) for p, offsets in places.items()}
-            for how, places in found.items()
-        }
-
-    def _mirror(self, session: QueueSession, *, is_last: bool) -> None:
-        """Write the stable offsets to the group's offsets in Kafka, for tools that show the lag."""
-        from kafka.errors import KafkaError
-
-        now = time.monotonic()
-        is_early = not is_last and now - self._stable_at < _OFFSETS_EVERY
-        if is_early or not session.has_majority:
-            return
-        self._stable_at = now
-        stable = {partition: session.member.done(partition)[0] for partition in self._ends}
-        moved = {p: offset for p, offset in stable.items() if offset != self._stable.get(p, 0)}
-        if not moved:
-            return
-        assert self._cluster is not None
-        replicas = [session.identities.get(n, "") for n in range(len(self._settings.replicas))]
-        mark, topic = primary_mark(self._topic_id, None, replicas=replicas), self._settings.topic
-        offsets = {(topic, p): (at, mark) for p, at in moved.items()}
-        try:
-            # Holds end while a commit waits for the cluster of the records.
-            with self._cluster.patient_for(_LAST_OFFSETS if is_last else _ANSWER):
-                self._cluster.commit_primary(offsets, patience=_LAST_OFFSETS if is_last else 0.0)
-            self._stable |= moved
-        except (KafkaError, BrokerUnreachable) as error:  # the replicas have the truth
-            log.warning("the offsets of group %s were not written: %s", self._settings.name, error)
-
 
 def _patience(left: float) -> float:
-    """Returns the seconds to wait for an answer."""
+    """Return the seconds to wait for an answer."""
     return min(max(left, _ANSWER), _LONGEST_ANSWER)
 
 
 def _check_timeout(timeout: float) -> None:
     if usable_seconds(timeout) is None:
         raise InvalidOption("timeout", repr(timeout), f"give 0 to {MAX_WAIT:.0f} seconds")
-
-
-def _places(offsets: Offsets) -> list[tuple[int, int]]:
-    return [(p, int(offset)) for p, found in offsets.items() for offset in found.offsets()]
 
 
 def _place(raw: Any) -> tuple[int, int]:

@@ -154,9 +154,9 @@ def queue_status(
             cluster.topics([topic])  # checks permissions
             session.open(_OPENING)
             source = SourceTopic(cluster, topic)
-            look = source.look(source.described(), session.member.states, {})
+            look = source.look(source.described(), session.member.replicas.states, {})
             former = source.noted_replicas()
-        session.member.follow(_noted_logs(session.member.states, look.logs))
+        session.member.follow(_noted_logs(session.member.replicas.states, look.logs))
         partitions = tuple(_partition(session, p, look) for p in look.ends)
         replicas_found = tuple(
             _replica(session, n, look, former) for n in range(len(session.replicas))
@@ -180,13 +180,14 @@ def _noted_logs(
 
 def _partition(session: QueueSession, partition: int, look: SourceLook) -> QueuePartition:
     source, end = look.logs[partition], look.ends[partition]
-    note = log_note(session.member.states, partition, source)
-    if not session.member.states_of(partition):
+    replicas = session.member.replicas
+    note = log_note(replicas.states, partition, source)
+    if not replicas.states_of(partition):
         stable = source.start
         return QueuePartition(partition, stable, 0, 0, 0, max(0, end - stable), note)
-    stable, above = session.member.done(partition)
+    stable, above = replicas.done(partition)
     held, delayed = OffsetRanges(), OffsetRanges()
-    for state in session.member.states_of(partition):
+    for state in replicas.states_of(partition):
         for hold in state.holds.values():
             offsets = hold.offsets.get(partition, OffsetRanges()) - above
             if hold.holder == NOBODY:
@@ -206,7 +207,7 @@ def _holds(session: QueueSession) -> list[HoldStatus]:
             session.replicas[n].place, hold.position, hold.holder, partition,
             tuple(offsets.pairs()), hold.seconds,
         )
-        for n, state in enumerate(session.member.states)
+        for n, state in enumerate(session.member.replicas.states)
         for hold in state.holds.values()
         for partition, offsets in hold.offsets.items()
     ]  # fmt: skip
@@ -221,19 +222,19 @@ def _problem(session: QueueSession, number: int) -> str:
 def _replica(
     session: QueueSession, number: int, look: SourceLook, former: Mapping[int, str]
 ) -> ReplicaStatus:
-    rows, state = session.rows[number], session.member.states[number]
+    rows, state = session.rows[number], session.member.replicas.states[number]
     notes = [log_note([state], partition, source) for partition, source in look.logs.items()]
     lacking = 0
-    for partition in {p for each in session.member.states for p in each.partitions}:
-        if state not in session.member.states_of(partition):
+    for partition in {p for each in session.member.replicas.states for p in each.partitions}:
+        if state not in session.member.replicas.states_of(partition):
             done = PartitionCommits(max_ranges=None)
         else:
             done = state.done(partition)
-        stable, above = session.member.done(partition)
+        stable, above = session.member.replicas.done(partition)
         missing = done.ranges.gaps(done.stable_offset, stable - 1)
         lacking += sum(last - first + 1 for first, last in missing) + len(above - done.ranges)
     return ReplicaStatus(
         session.replicas[number].place, session.is_read(number), rows.length, rows.passed_over,
         lacking, max(notes, key=get_args(LogNote).index, default="new"), _problem(session, number),
-        *times_replaced(session.member.states, session.identities, former, number),
+        *times_replaced(session.member.replicas.states, session.identities, former, number),
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from commits import OffsetRanges
@@ -12,7 +13,7 @@ from coopconsume.errors.queue import QueueLogFormat
 from coopconsume.queue.incarnation import LogIncarnation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 
 FORMAT, FAR_FORMAT = 1, 2
@@ -241,3 +242,20 @@ def union(offsets: Mapping[int, OffsetRanges], other: Mapping[int, OffsetRanges]
     for partition, found in other.items():
         both[partition] = both[partition] | found if partition in both else found
     return both
+
+
+def without(offsets: Mapping[int, OffsetRanges], partitions: Collection[int]) -> Offsets:
+    """Return the offsets of all other partitions."""
+    return {p: found for p, found in offsets.items() if p not in partitions}
+
+
+def at_least(count: int, found: list[Offsets]) -> Offsets:
+    """Return the offsets that at least `count` of the sets contain."""
+    if len(found) <= count:  # the common case of an answer that decides
+        return reduce(common, found) if len(found) == count else {}
+    levels: list[Offsets] = [{} for _ in range(count + 1)]
+    for offsets in found:
+        for n in range(count, 1, -1):
+            levels[n] = union(levels[n], common(levels[n - 1], offsets))
+        levels[1] = union(levels[1], offsets)
+    return levels[count]

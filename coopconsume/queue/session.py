@@ -14,7 +14,7 @@ from coopconsume.errors.base import CoopConsumeError
 from coopconsume.errors.queue import QueueUnavailable
 from coopconsume.kafka.identity import is_other_topic
 from coopconsume.queue.log import LogRows
-from coopconsume.queue.member import AppendRow, QueueMember
+from coopconsume.queue.member import QueueMember
 from coopconsume.queue.replica import ReplicaState
 from coopconsume.queue.replica_log import (
     AtEnd,
@@ -25,12 +25,14 @@ from coopconsume.queue.replica_log import (
     ReplicaLog,
 )
 from coopconsume.queue.replica_notes import replica_notes
+from coopconsume.queue.requests import AppendRow
 from coopconsume.queue.rows import ReplicaRow, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from coopconsume.queue.member import Granted, Settled, Settlement
+    from coopconsume.queue.acknowledgements import Settled, Settlement
+    from coopconsume.queue.acquisitions import Granted
     from coopconsume.queue.rows import Offsets
     from coopconsume.queue.settings import QueueSettings
     from coopconsume.queue.source_log import SourceLog
@@ -139,7 +141,8 @@ class QueueSession:
         if logs != self._logs or now - self._begun_at >= _BEGIN_EVERY:
             self._logs, self._begun_at = dict(logs), now
             self._send(self.member.begin(logs, self._read))
-        if not self._until(lambda: self.has_majority and self.member.has_begun(logs), timeout):
+        has_begun = self.member.replicas.has_begun
+        if not self._until(lambda: self.has_majority and has_begun(logs), timeout):
             raise self._unavailable("beginning partitions", timeout)
 
     def problem(self, replica: int) -> BaseException | None:
@@ -289,7 +292,7 @@ class QueueSession:
     def _note_replicas(self) -> None:
         """Note which logs the replicas have; name those that were replaced."""
         now = {n: identity for n, identity in self.identities.items() if identity}
-        notes = replica_notes(self.member.states, now, self._former, self._read)
+        notes = replica_notes(self.member.replicas.states, now, self._former, self._read)
         for number in sorted({n for row in notes.values() for n, (was, _) in row.items() if was}):
             if (number, now[number]) not in self._named:
                 self._named.add((number, now[number]))
@@ -357,7 +360,7 @@ class QueueSession:
         # If a snapshot is lost, the next one comes after as many rows.
         is_due = rows.length - since >= log.snapshot_every
         if is_due and rows.is_whole and replica in self._read:
-            upto, state = rows.next_offset, self.member.states[replica].snapshot()
+            upto, state = rows.next_offset, self.member.replicas.states[replica].snapshot()
             self._snapshots[replica] = upto, rows.length
             row = ReplicaRow("snapshot", self.member.holder, positions=(upto,), state=state)
             self._send([AppendRow(replica, row)])

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commits.places import local_path
-from commits.table import is_named
+from commits.places import is_named, local_path
 from coopconsume.errors import InvalidOption
 from coopconsume.options import TABLE, Options
 from coopconsume.queue.log_client import KafkaLog

@@ -8,13 +8,9 @@ A turn of the `loop` takes a batch through these folders, from top to bottom:
     settle      what failures leave: crashed workers, lost slots, failed batches, failed records
     commit      dead letters and outputs, one append to the commit log, offsets in Kafka
 
-`loop` handles `events` one at a time, in one thread. `rebalance` has what the group asks of it.
-`realtime` runs long Spark jobs in place of batches. `status` says what a job does. `poll`
-implements `poll`, `commit`, `retry` and `reject`.
+`loop` handles `events` one at a time, in one thread. `current_epoch` begins and ends the work on an
+assignment, an `epoch_state`, with the `log_watch` over its logs. `group_requests` and `rebalance`
+have what the group asks, `completion` what users ask; `recovery` decides about errors. `realtime`
+runs long Spark jobs in place of batches. `status` says what a job does. `poll` implements `poll`,
+`commit`, `retry` and `reject`.
 """
-
-from coopconsume.runtime.dispatch.batch import run_batch
-from coopconsume.runtime.job_spec import JobSpec
-from coopconsume.runtime.loop import Job
-
-__all__ = ["Job", "JobSpec", "run_batch"]

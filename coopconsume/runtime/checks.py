@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from inspect import isasyncgenfunction, signature
 from typing import TYPE_CHECKING, Any
 
-from commits.table import is_named
+from commits.places import is_named
 from coopconsume.decoding.columns import FrameDecoder
 from coopconsume.errors import HandlerNotUsable, InvalidOption
 from coopconsume.runtime.dispatch.batch import rates_of
@@ -65,7 +66,7 @@ def check_settings(options: Options, handler: Any, settings: HandlerSettings) ->
             f"{policy} without dead_letter",
             "say by dead_letter=… (--dead-letter) where records go that are given up",
         )
-    _check_output(options, settings.output, settings.output_schema, settings.output_mode)
+    _check_output(options, settings)
     check_tables(options, settings)
     if ordering != "key" and options.max_records_per_second_per_key is not None:
         raise InvalidOption(
@@ -84,6 +85,22 @@ def check_settings(options: Options, handler: Any, settings: HandlerSettings) ->
         remedy = "give dead_letter=… (--dead-letter), too"
         raise InvalidOption("undecodable", "park without dead_letter", remedy)
     check_decoding(settings.decoding, handler)
+    _check_extras(options)
+
+
+def _check_extras(options: Options) -> None:
+    """Refuses options whose packages are not installed."""
+    for option, is_set, module, extra in (
+        ("traceHandlers", options.trace_handlers, "opentelemetry.trace", "otel"),
+        ("emitLineage", options.emit_lineage, "openlineage.client.event_v2", "lineage"),
+    ):
+        if not is_set:
+            continue
+        try:
+            import_module(module)
+        except ImportError as error:
+            remedy = f"{error.name} is not installed: pip install 'coopconsume[{extra}]'"
+            raise InvalidOption(option, "true", remedy) from error
 
 
 def check_decoding(decoding: Decoding | None, handler: Any = None) -> None:
@@ -150,14 +167,20 @@ def check_tables(
     refuse_nested(tables)
 
 
-def _check_output(options: Options, output: Any, schema: Any, mode: str) -> None:
+def _check_output(options: Options, settings: HandlerSettings) -> None:
+    output, schema, mode = settings.output, settings.output_schema, settings.output_mode
+    partition_by = settings.output_partition_by
     if (output is None) != (schema is None):
-        given = "output_schema" if output is None else "output"
-        raise InvalidOption("output", f"{given} alone", "give output and output_schema together")
+        both = [("output", output), ("output_schema", schema)]
+        (given, value), (missing, _) = sorted(both, key=lambda one: one[1] is None)
+        raise InvalidOption(given, f"{value!r} without {missing}", f"give {missing}, too")
     if output is None and mode != "append":
         raise InvalidOption("output_mode", f"{mode!r} without output", "give output=…, too")
+    if output is None and partition_by:
+        found = f"{partition_by!r} without output"
+        raise InvalidOption("output_partition_by", found, "give output=…, too")
     if output is not None:
-        check_output(output, mode, options)
+        check_output(output, mode, options, partition_by=partition_by)
 
 
 def check_handler(handler: Any, *, with_state: bool = False) -> None:

@@ -62,6 +62,8 @@ class Decision:
         topic_id: The id of its topic; empty if it is not known.
         by: Who decided, when and why.
         attempts: The failed attempts of the record when it was decided.
+        due_ms: When the record was to be tried again, as the commit log had it then; None: an
+            earlier version has decided, which did not note it.
         status: ``open``: it has no outcome yet. ``retried``, ``parked`` or ``done``: the outcome of
             the record in the commit log since then. ``replaced``: another one on the record came
             after it. ``dropped``: the topic was deleted, or an operator has set the offsets.
@@ -79,6 +81,7 @@ class Decision:
     status: DecisionStatus = "open"
     settled_ms: int = 0
     id: str = ""
+    due_ms: int | None = None
 
     def setting(self, group: str) -> str:
         """Returns the name under which the commit log keeps it."""
@@ -90,12 +93,25 @@ class Decision:
         """The topic, partition and offset of its record."""
         return self.topic, self.partition, self.offset
 
+    def is_retried(self, attempts: int, due_ms: int | None) -> bool:
+        """Returns whether its record was tried since it was decided, and has failed again.
+
+        Args:
+            attempts: The failed attempts of the record.
+            due_ms: When the record is due, as the commit log has it; None: that is not known. A
+                call that does not count changes this time only.
+        """
+        is_same = self.due_ms is None or due_ms is None or due_ms == self.due_ms
+        return attempts != self.attempts or not is_same
+
     def to_setting(self) -> dict[str, Any]:
         """Returns the value of the setting."""
         found = {
             "action": self.action, "topic_id": self.topic_id, "at_ms": self.by.at_ms,
             "by": self.by.name, "reason": self.by.reason, "attempts": self.attempts,
         }  # fmt: skip
+        if self.due_ms is not None:
+            found["due_ms"] = self.due_ms
         if not self.settled_ms:
             return found
         return found | {"status": self.status, "settled_ms": self.settled_ms}
@@ -165,7 +181,7 @@ def _decision(
     return Decision(
         topic, partition, offset, value["action"], value.get("topic_id", ""), by,
         value.get("attempts", 0), value.get("status", "open"), value.get("settled_ms", 0),
-        decision_id,
+        decision_id, value.get("due_ms"),
     )  # fmt: skip
 
 
@@ -190,7 +206,7 @@ def outcome_of(
         return "dropped"
     if decision.action == "park" and record.is_parked:
         return "parked"
-    if decision.action == "retry" and record.attempts != decision.attempts:
+    if decision.action == "retry" and decision.is_retried(record.attempts, record.due_ms):
         return "retried"
     if decision.action == "retry" and record.is_parked:
         return "parked"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from commits.model import TopicPartition
     from coopconsume.group.chunks import AcquiredChunks, GroupChunks
     from coopconsume.group.epoch_assignment import EpochAssignment
+    from coopconsume.kafka.retention import RetentionForecast
     from coopconsume.runtime.commit.parcels import Written
     from coopconsume.runtime.decisions import Decision
     from coopconsume.worker.report import SlotReport
@@ -301,3 +302,10 @@ class BlockersRead(JobEvent):
     """Records of blockers were read: by partition, the offset, and the key if there is one."""
 
     keys: Mapping[TopicPartition, tuple[int, bytes | None]]
+
+
+@dataclass(frozen=True)
+class RetentionForeseen(JobEvent):
+    """What retention deletes next; None: nothing soon, or it is not known."""
+
+    forecast: RetentionForecast | None

@@ -10,6 +10,8 @@ from coopconsume.record import RetryPolicy
 from coopconsume.worker.report import QueryIds
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from coopconsume.options import Options
     from coopconsume.record import OnDead
     from coopconsume.runtime.commit.state_log import StateLog
@@ -21,16 +23,21 @@ OutputMode = Literal["append", "merge", "transactional"]
 
 @dataclass(frozen=True)
 class HandlerSettings:
-    """How a handler is run; the attributes are the arguments of ``foreach``, as they are given."""
+    """How a handler is run: the arguments of ``foreach`` and similar, with their defaults.
 
-    concurrency: int
-    ordering: Ordering
-    retry: RetryPolicy | None
-    dead_letter: str | None
-    on_dead: OnDead
-    output: Any
-    output_schema: Any
-    output_mode: OutputMode
+    The attributes are as they are given; `CooperativeConsumer.foreach` says what they mean, and
+    `coopconsume.handler_types` has the types that callers may give.
+    """
+
+    concurrency: int = 1
+    ordering: Ordering = "key"
+    retry: RetryPolicy | None = None
+    dead_letter: str | None = None
+    on_dead: OnDead = "continue"
+    output: Any = None
+    output_schema: Any = None
+    output_mode: OutputMode = "append"
+    output_partition_by: str | Sequence[str] = ()
     value: Any = None
     key: Any = None
 
@@ -95,10 +102,11 @@ class JobSpec:
     def needs_headers(self, options: Options) -> bool:
         """Whether record headers are read.
 
-        Handlers want them, dead letters are kept whole, or the ordering key is one of them.
+        Handlers or spans want them, dead letters are kept whole, or the ordering key is one of
+        them.
         """
-        is_wanted = options.include_headers or options.ordering_key is not None
-        return is_wanted or self.dead_letters is not None
+        is_wanted = options.include_headers or options.trace_handlers
+        return is_wanted or options.ordering_key is not None or self.dead_letters is not None
 
     def close(self) -> None:
         """Closes the sinks; harmless when repeated."""

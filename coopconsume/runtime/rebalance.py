@@ -1,7 +1,7 @@
 """The rebalances of a running job: shares that leave, and the hand-over of all shares.
 
-A membership asks three things of the loop when its group rebalances: whether the work continues
-meanwhile, to give up some shares, or to hand over all. Each answer may need some turns of the loop:
+A membership asks of the loop when its group rebalances: whether the work continues meanwhile, to
+give up some shares, to add some, or to hand over all. An answer may need some turns of the loop:
 handlers must end, and what they did must be committed.
 """
 
@@ -18,12 +18,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from assignors import Share
-    from coopconsume.runtime.commit.committer import CommitMark
+    from coopconsume.runtime.commit.next_commit import CommitMark
+    from coopconsume.runtime.current_epoch import CurrentEpoch
     from coopconsume.runtime.dispatch.dispatcher import Dispatcher
     from coopconsume.runtime.epoch_state import EpochState
-    from coopconsume.runtime.events import RebalanceBegun, Reply
+    from coopconsume.runtime.events import (
+        HandOverRequested,
+        RebalanceBegun,
+        Reply,
+        SharesGained,
+        SharesRevoked,
+    )
+    from coopconsume.runtime.job_context import JobContext
     from coopconsume.runtime.plan import Partition
-    from coopconsume.runtime.status.progress import Meter
 
 log = logging.getLogger(__name__)
 
@@ -69,9 +76,9 @@ class Rebalance:
     """What the membership has asked of the loop and got no answer to yet. Only the loop calls it.
 
     Args:
+        context: Of the job.
         dispatcher: Stops slots, and knows which are at work.
-        meter: Takes note of what is not committed any more.
-        is_exact: Whether the job has state: then no change of it may be left uncommitted.
+        current: The work of the job.
 
     Attributes:
         hand_over: The hand-over of all shares, if one runs.
@@ -79,10 +86,13 @@ class Rebalance:
         question: Asks whether the work continues during the rebalance.
     """
 
-    def __init__(self, dispatcher: Dispatcher, meter: Meter, *, is_exact: bool) -> None:
+    def __init__(self, context: JobContext, dispatcher: Dispatcher, current: CurrentEpoch) -> None:
         self._dispatcher = dispatcher
-        self._meter = meter
-        self._is_exact = is_exact
+        self._current = current
+        self._meter = context.meter
+        self._ordering = context.job_spec.ordering
+        #: With state no change of it may be left uncommitted.
+        self._is_exact = context.job_spec.state is not None
         self.hand_over: HandOver | None = None
         self.leaving: Leaving | None = None
         self.question: RebalanceBegun | None = None
@@ -93,6 +103,12 @@ class Rebalance:
         return self.hand_over is not None or self.question is not None
 
     @property
+    def awaits_commit(self) -> bool:
+        """Whether shares can be handed over once what is done is committed: it is not put off."""
+        is_awaited = self.leaving is not None and self.leaving.mark is not None
+        return self.hand_over is not None or is_awaited
+
+    @property
     def is_late(self) -> bool:
         """Whether the time for handlers is over in a hand-over: their reports do not count.
 
@@ -100,6 +116,62 @@ class Rebalance:
         end one after another would prolong it.
         """
         return self.hand_over is not None and self.hand_over.is_late
+
+    # -- requests of the membership
+
+    def ask(self, question: RebalanceBegun) -> None:
+        """Answers in later turns whether the work continues while the group rebalances."""
+        is_ending = self._current.unbegun is not None or self.hand_over is not None
+        if self._current.state is None or is_ending:
+            question.answer.give(value=False)
+        else:
+            self.question = question
+
+    def hand_over_all(self, event: HandOverRequested) -> None:
+        """Begins to hand over all shares."""
+        if self._current.state is None:
+            event.answer.give(())
+        else:
+            self.hand_over = HandOver(event.until, event.answer)
+            self._dispatcher.stop(self._current.state)
+
+    def leave(self, event: SharesRevoked, *, is_stopping: bool) -> None:
+        """Begins to give some shares up, or has all shares handed over."""
+        epoch_state = self._movable(event.shares, is_stopping=is_stopping)
+        if epoch_state is None:
+            event.answer.give(None)
+            return
+        partitions = epoch_state.leave(event.shares)
+        self.leaving = Leaving(event.shares, event.until, event.answer, partitions)
+        self._dispatcher.leave(epoch_state, partitions)
+
+    def extend(self, event: SharesGained, *, is_stopping: bool) -> None:
+        """Adds the gained shares, or has all shares handed over."""
+        may_extend = self._movable(event.gained.shares, is_stopping=is_stopping) is not None
+        if may_extend:
+            self._current.extend(event.gained)
+        event.answer.give(may_extend)
+
+    def _movable(self, shares: Sequence[Share], *, is_stopping: bool) -> EpochState | None:
+        """Returns the work that continues while some shares come or go.
+
+        Returns:
+            None if all shares are to be handed over.
+        """
+        is_ending = self.hand_over is not None or is_stopping or self._current.unbegun is not None
+        is_part = self._ordering == "partition" and not all(
+            share.key_range.is_full for share in shares
+        )
+        if is_ending or is_part or not self._dispatcher.may_leave:
+            return None
+        return self._current.state
+
+    # -- answers, some turns later
+
+    def end_by(self, instant: float) -> None:
+        """Has a hand-over of all shares wait for handlers until an instant at most."""
+        if self.hand_over is not None:
+            self.hand_over.until = min(self.hand_over.until, instant)
 
     def handed_over(self) -> None:
         """Answers the hand-over of all shares, if one runs."""
@@ -164,7 +236,7 @@ class Rebalance:
             epoch_state.assignment.is_between_epochs = True
             if not epoch_state.committer.may_rebalance:
                 return
-            may_continue = epoch_state.may_continue and not self._dispatcher.holds_too_much(
+            may_continue = epoch_state.may_continue and not self._dispatcher.sizes.holds_too_much(
                 epoch_state
             )
         if not may_continue:
@@ -183,7 +255,7 @@ class Rebalance:
 
         Once the time for that is over, what still runs is given up.
         """
-        out = self._dispatcher.at_work(epoch_state)
+        out = self._dispatcher.runs.at_work(epoch_state)
         if out and not hand_over.is_late and time.monotonic() < hand_over.until:
             return False
         if not hand_over.is_late:

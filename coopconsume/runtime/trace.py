@@ -66,6 +66,13 @@ class TurnBegun(JobEvent):
 
 
 @dataclass(frozen=True)
+class EpochSeen(JobEvent):
+    """The work goes on under an epoch."""
+
+    number: int
+
+
+@dataclass(frozen=True)
 class EndsRead(JobEvent):
     """Where the logs end."""
 
@@ -242,7 +249,7 @@ def _assignment(assignment: EpochAssignment) -> dict[str, Any]:
                 "range_count": owned.range_count,
                 "last_committed": owned.last_committed,
                 "max_ranges": owned.max_ranges,
-                "in_doubt": [(*one, until) for one, until in assignment.in_doubt(tp)],
+                "in_doubt": [(*one, until) for one, until in assignment.in_doubt.ranges(tp)],
             }
             for tp, owned in sorted(assignment.owned.items())
         },

@@ -6,36 +6,60 @@ only the rows of commits that count: at most one set of rows for each record, wh
 topic gives the same guarantee with transactions, after the commit (`TransactionalTopic`).
 
 `FencedDeltaSink` and `FencedKafkaSink` are functions for `foreachBatch` of any Spark stream.
+
+Names are imported when first used.
 """
 
 from __future__ import annotations
 
-from coopconsume.sinks.base import DeadLetterSink, Outputs, OutputSink
-from coopconsume.sinks.fenced_delta import FencedDeltaSink
-from coopconsume.sinks.fenced_kafka import FencedKafkaSink
-from coopconsume.sinks.letters import DeadLetterTable, DeadLetterTopic, open_dead_letters
-from coopconsume.sinks.merge import MergeTable
-from coopconsume.sinks.others import OutputFunction, open_output
-from coopconsume.sinks.reading import committed_rows, create_committed_rows_view
-from coopconsume.sinks.table import OutputTable
-from coopconsume.sinks.topic import OutputTopic
-from coopconsume.sinks.transactional import TransactionalTopic
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "DeadLetterSink",
-    "DeadLetterTable",
-    "DeadLetterTopic",
-    "FencedDeltaSink",
-    "FencedKafkaSink",
-    "MergeTable",
-    "OutputFunction",
-    "OutputSink",
-    "OutputTable",
-    "OutputTopic",
-    "Outputs",
-    "TransactionalTopic",
-    "committed_rows",
-    "create_committed_rows_view",
-    "open_dead_letters",
-    "open_output",
-]
+if TYPE_CHECKING:
+    from coopconsume.sinks.base import DeadLetterSink as DeadLetterSink
+    from coopconsume.sinks.base import Outputs as Outputs
+    from coopconsume.sinks.base import OutputSink as OutputSink
+    from coopconsume.sinks.fenced_delta import FencedDeltaSink as FencedDeltaSink
+    from coopconsume.sinks.fenced_kafka import FencedKafkaSink as FencedKafkaSink
+    from coopconsume.sinks.letters import DeadLetterTable as DeadLetterTable
+    from coopconsume.sinks.letters import DeadLetterTopic as DeadLetterTopic
+    from coopconsume.sinks.letters import open_dead_letters as open_dead_letters
+    from coopconsume.sinks.merge import MergeTable as MergeTable
+    from coopconsume.sinks.others import OutputFunction as OutputFunction
+    from coopconsume.sinks.others import open_output as open_output
+    from coopconsume.sinks.reading import committed_rows as committed_rows
+    from coopconsume.sinks.reading import create_committed_rows_view as create_committed_rows_view
+    from coopconsume.sinks.table import OutputTable as OutputTable
+    from coopconsume.sinks.topic import OutputTopic as OutputTopic
+    from coopconsume.sinks.transactional import TransactionalTopic as TransactionalTopic
+
+_HOME = {
+    "DeadLetterSink": "base",
+    "DeadLetterTable": "letters",
+    "DeadLetterTopic": "letters",
+    "FencedDeltaSink": "fenced_delta",
+    "FencedKafkaSink": "fenced_kafka",
+    "MergeTable": "merge",
+    "OutputFunction": "others",
+    "OutputSink": "base",
+    "OutputTable": "table",
+    "OutputTopic": "topic",
+    "Outputs": "base",
+    "TransactionalTopic": "transactional",
+    "committed_rows": "reading",
+    "create_committed_rows_view": "reading",
+    "open_dead_letters": "letters",
+    "open_output": "others",
+}
+
+__all__ = list(_HOME)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

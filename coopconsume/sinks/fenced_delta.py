@@ -11,12 +11,10 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from commits.entries import actions_of, words_in
-from commits.errors import UnsupportedTarget
 from commits.secrets import message_of
-from commits.table_files import ENTRY, LOG_FOLDER, files_of, side_by_side
+from commits.table_notes import notes_after
 from coopconsume.classic import stream_id
 from coopconsume.errors.fenced import BatchRefused, CheckpointReplaced, SinkUnavailable
 
@@ -167,29 +165,11 @@ class FencedDeltaSink:
         from deltalake.exceptions import DeltaError
 
         try:
-            found = [words.get(self._app) for words in self._notes()]
+            notes = notes_after(-1, self.path, self._options).values()
         except (DeltaError, OSError) as error:
             raise SinkUnavailable(self.path, self.job, message_of(error)[:500]) from error
+        found = (words.get(self._app) for words in notes)
         return next((stream for stream in found if stream is not None), None)
-
-    def _notes(self) -> list[Mapping[str, Any]]:
-        """What writers noted in the entries of the table's log, the oldest first."""
-        try:
-            files = files_of(self.path, self._options)
-        except UnsupportedTarget:  # deltalake reaches more places, but lets no other thread run
-            known = reversed(self._table().history())
-            return [words_in(commit.get("userMetadata")) for commit in known]
-
-        def note(name: str) -> Mapping[str, Any]:
-            try:
-                actions = actions_of(files.read(f"{LOG_FOLDER}/{name}"))
-            except (FileNotFoundError, ValueError):  # others remove old entries
-                return {}
-            infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
-            return words_in(infos[0].get("userMetadata")) if infos else {}
-
-        names = [name for name in files.names(LOG_FOLDER) if ENTRY.fullmatch(name)]
-        return side_by_side(note, names, is_far=files.is_far)
 
 
 def is_conflict(error: Exception) -> bool:

@@ -103,10 +103,14 @@ class DeadLetterTopic:
         topic: The name of a topic in the consumed cluster. With ``deadLetterPartitions`` it is
             created before the first write if it does not exist.
         options: The options of the consumer.
+
+    Attributes:
+        rows_written: The number of letters that were written, repeated ones included.
     """
 
     def __init__(self, topic: str, options: Options) -> None:
         self.topic = topic
+        self.rows_written = 0
         self._group = options.group_id
         self._options = options
         self._may_be_missing = options.dead_letter_partitions > 0
@@ -142,6 +146,7 @@ class DeadLetterTopic:
             for letter in letters
         )
         self._may_be_missing = False
+        self.rows_written += len(letters)
 
     def close(self) -> None:
         """Closes the connections. Calling it again has no effect."""

@@ -28,13 +28,15 @@ class MergeTable(Table):
     Args:
         path: The path of the Delta table, which is created with the first rows.
         schema: The schema of the rows: DDL, a Spark or an Arrow schema.
+        partition_by: As for `Table`.
 
     Raises:
-        TableUnusable: The table at the path has other columns, or the path is not a table.
+        InvalidOption, TableUnusable: As for `Table`.
     """
 
     what = "merged output table"
     hears_all: ClassVar[bool] = True
+    merges: ClassVar[bool] = True
     beside = pa.schema([ROW, *ORIGIN])
 
     def write(self, outputs: Outputs) -> None:
@@ -45,6 +47,7 @@ class MergeTable(Table):
         """
         rows = outputs.table(self.schema)
         self._repeated(lambda: self._merge(rows, self._left_over(rows, outputs)))
+        self.rows_written += rows.num_rows
 
     def _left_over(self, rows: pa.Table, outputs: Outputs) -> pa.Table:
         """Returns the rows in the table that their records no longer have."""
@@ -78,8 +81,6 @@ class MergeTable(Table):
         return pa.concat_tables(found) if found else self._full.empty_table()
 
     def _merge(self, rows: pa.Table, gone: pa.Table) -> None:
-        from deltalake import DeltaTable
-
         if not rows.num_rows and not gone.num_rows:
             return
         source = pa.concat_tables(
@@ -89,9 +90,7 @@ class MergeTable(Table):
             for part, is_gone in ((rows, False), (gone, True))
         )
         refuse_unwritable(self.path, source.nbytes)
-        table = DeltaTable.create(
-            self.path, self._full, mode="ignore", storage_options=self._storage_options or None
-        )
+        table = self._created()
         span = pc.min_max(source.column("_offset")).as_py()
         same = " AND ".join(f"t.{name} = s.{name}" for name in _IDENTITY)
         # The bounds let Delta skip files by their statistics.

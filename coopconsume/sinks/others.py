@@ -14,7 +14,7 @@ from coopconsume.sinks.transactional import TransactionalTopic
 from coopconsume.worker.handler_answers import error_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -66,7 +66,9 @@ class OutputFunction:
         """Does nothing; no connection stays open."""
 
 
-def check_output(place: Any, mode: str, options: Options) -> None:
+def check_output(
+    place: Any, mode: str, options: Options, *, partition_by: str | Sequence[str] = ()
+) -> None:
     """Checks that the place and the mode of outputs fit; the arguments are those of `open_output`.
 
     Raises:
@@ -85,12 +87,21 @@ def check_output(place: Any, mode: str, options: Options) -> None:
         raise InvalidOption(
             "output", repr(place), "give a path, kafka:TOPIC, or a function of (DataFrame, id)"
         )
+    if partition_by and not is_path:
+        remedy = "it needs a Delta table: give a path as output"
+        raise InvalidOption("output_partition_by", repr(partition_by), remedy)
     if mode == "transactional" and options.purgatory is None:
         raise MissingOption("purgatory")
 
 
 def open_output(
-    place: Any, mode: str, schema: Any, options: Options, spark: SparkSession
+    place: Any,
+    mode: str,
+    schema: Any,
+    options: Options,
+    spark: SparkSession,
+    *,
+    partition_by: str | Sequence[str] = (),
 ) -> OutputSink:
     """Opens an output sink.
 
@@ -101,17 +112,19 @@ def open_output(
         schema: The schema of the rows: DDL, a Spark or an Arrow schema.
         options: The options of the consumer.
         spark: The session.
+        partition_by: The partition columns of a table that is created.
 
     Raises:
         InvalidOption: The mode is unknown or does not fit the place, or the place is invalid.
         MissingOption: ``purgatory`` is missing for a transactional topic.
-        TableUnusable: The table at the path has other columns, or the path is not a table.
+        TableUnusable: As for `Table`.
     """
-    check_output(place, mode, options)
+    check_output(place, mode, options, partition_by=partition_by)
     if callable(place):
         return OutputFunction(place, schema, spark)
     topic = topic_of(place)
     if topic is None:
-        return MergeTable(place, schema) if mode == "merge" else OutputTable(place, schema)
+        table = MergeTable if mode == "merge" else OutputTable
+        return table(place, schema, partition_by=partition_by)
     kind = TransactionalTopic if mode == "transactional" else OutputTopic
     return kind(topic, schema, options)

@@ -34,7 +34,7 @@ from coopconsume.errors import (
 )
 from coopconsume.errors.fenced import AppendRefused
 from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.kafka.cluster import primary_mark
+from coopconsume.kafka.primary import primary_mark
 from coopconsume.sinks.transactions import TransactionChannel, transactional_id
 from coopconsume.state.rows import Origin
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from commits.model import TopicPartition
     from coopconsume.group.epoch_assignment import EpochAssignment
-    from coopconsume.kafka.cluster import Primary
+    from coopconsume.kafka.primary import Primary
     from coopconsume.kafka.producer import Message
     from coopconsume.sinks.purgatory import Chunk, Purgatory
 

@@ -10,7 +10,7 @@ import json
 import logging
 import re
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -44,12 +44,6 @@ _AGE = ("_offset", "_written_at", "_commit")
 #: Offsets that are looked at for each row of a transaction, and how many times more if they were
 #: too few.
 _OFFSETS_A_ROW, _WIDER = 2, 8
-#: How long files stay whose rows are published: a reader may be at them. On a local disk each
-#: append lists all entries of the table's log.
-_RETENTION = {
-    "delta.deletedFileRetentionDuration": "interval 1 hours",
-    "delta.logRetentionDuration": "interval 1 hours",
-}
 
 
 class Chunk(NamedTuple):
@@ -77,6 +71,12 @@ class Purgatory(Table):
 
     what = "purgatory"
     beside = pa.schema([ROW, *ORIGIN, _WRITTEN])
+    # How long files stay whose rows are published: a reader may be at them. On a local disk each
+    # append lists all entries of the table's log.
+    properties: ClassVar = {
+        "delta.deletedFileRetentionDuration": "interval 1 hours",
+        "delta.logRetentionDuration": "interval 1 hours",
+    }
 
     def __init__(self, root: str, names: tuple[str, str]) -> None:
         super().__init__(purgatory_path(root, names), RECORD)
@@ -94,17 +94,9 @@ class Purgatory(Table):
         Raises:
             OutputNotWritten: Delta did not take them.
         """
-        from deltalake import DeltaTable
-        from deltalake.exceptions import DeltaError
-
         rows = outputs.table(schema)
         columns = {name: _column(rows, name) for name in RECORD.names}
         columns |= {name: rows.column(name) for name in (ROW.name, *ORIGIN.names)}
-        try:
-            DeltaTable.create(self.path, self._full, mode="ignore", configuration=_RETENTION)
-        except (DeltaError, OSError) as error:
-            # Perhaps another member was quicker.
-            log.debug("the purgatory at %s was not made: %s", hidden(self.path), hidden(str(error)))
         written = pa.scalar(self._next_time(), pa.int64()).cast(_WRITTEN.type)
         columns[_WRITTEN.name] = pa.repeat(written, rows.num_rows)
         self._append(pa.table(columns))
@@ -130,11 +122,10 @@ class Purgatory(Table):
         return self._last
 
     def _newest_time(self) -> int:
-        from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
         try:
-            files = pa.table(DeltaTable(self.path).get_add_actions(flatten=True))
+            files = pa.table(self._created().get_add_actions(flatten=True))
         except (DeltaError, OSError) as error:
             raise self._failed(error) from error
         name = f"max.{_WRITTEN.name}"

@@ -32,6 +32,9 @@ class OutputTopic:
         schema: The schema of the rows: DDL, a Spark or an Arrow schema.
         options: The options of the consumer.
 
+    Attributes:
+        rows_written: The number of rows that were written, repeated ones included.
+
     Raises:
         InvalidOption: The schema has another column, or no ``value``.
     """
@@ -42,6 +45,7 @@ class OutputTopic:
         self.topic = topic
         self.schema = output_schema(schema)
         check_columns(self.schema)
+        self.rows_written = 0
         self._producer = Producer(options, "outputs")
 
     def write(self, outputs: Outputs) -> None:
@@ -51,7 +55,9 @@ class OutputTopic:
             NotAuthorized: This user may not write to the topic.
             OutputNotWritten: Kafka did not acknowledge all records.
         """
-        self._producer.write(messages_of(self.topic, outputs.table(self.schema)))
+        rows = outputs.table(self.schema)
+        self._producer.write(messages_of(self.topic, rows))
+        self.rows_written += rows.num_rows
 
     def close(self) -> None:
         """Closes the connections. Calling it again has no effect."""

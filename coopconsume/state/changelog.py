@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from assignors import MAX_KEY_HASH, key_hash
-from commits.conflicts import repeated_write
+from commits.conflicts import create_if_not_exists, repeated_write
 from commits.program_end import table_calls
 from commits.secrets import hidden
-from coopconsume.errors import OutputNotWritten, TableUnusable
+from coopconsume.errors import TableUnusable
 from coopconsume.state.rows import Origin, alive, counted, newest
 from coopconsume.state.schema import ORIGIN, StateSchema
 from coopconsume.state.snapshots import Snapshots
@@ -99,12 +99,15 @@ class Changelog:
         """
         self._owner = group
         found = self._table.open()
-        self.id = "" if found is None else str(found.metadata().id)
-        if found is not None:
-            self._schema_of(found, self.schema)
-            owner = found.metadata().description
-            if owner != group:
-                raise TableUnusable("state", hidden(self.path), f"it belongs to the group {owner}")
+        self.id = "" if found is None else self._checked_id(found)
+
+    def _checked_id(self, table: DeltaTable) -> str:
+        self._schema_of(table, self.schema)
+        about = table.metadata()
+        if about.description != self._owner:
+            owner = f"it belongs to the group {about.description}"
+            raise TableUnusable("state", hidden(self.path), owner)
+        return str(about.id)
 
     def create(self) -> DeltaTable:
         """Opens the changelog, which is created if it does not exist.
@@ -112,35 +115,25 @@ class Changelog:
         Raises:
             OutputNotWritten: It cannot be created, or the table that there was is gone.
         """
-        from deltalake import DeltaTable
-
         table = self._table.open()
         if table is None and not self.id:
             with self._table.writing():
-                table = repeated_write(
-                    lambda: DeltaTable.create(
-                        self._table.path, self.schema.changelog, mode="ignore",
-                        partition_by=PARTITION, configuration=RETENTION, description=self._owner,
-                    )
+                table = create_if_not_exists(
+                    self._table.path, self.schema.changelog, partition_by=PARTITION,
+                    configuration=RETENTION, description=self._owner,
                 )  # fmt: skip
         if table is None:
-            raise self._removed("no table")
+            raise self._table.removed(self.id, "no table")
+        if not self.id:  # Somebody else may have created it meanwhile.
+            self.id = self._checked_id(table)
         self._keep(str(table.metadata().id))
         return table
 
     def _keep(self, found: str) -> None:
         """Notes the id of the table, and refuses another one."""
         if self.id and found != self.id:
-            raise self._removed(found)
+            raise self._table.removed(self.id, found)
         self.id = found
-
-    def _removed(self, found: str) -> OutputNotWritten:
-        return OutputNotWritten(
-            "changes of the state",
-            hidden(self.path),
-            f"its table {self.id} was removed, and {found} is there now: bring it back, or stop "
-            "the job and run 'coopconsume state switch'",
-        )
 
     # -- writing
 
@@ -341,13 +334,12 @@ class Changelog:
         """
         if have == version:
             return True
-        # History is that of the newest version, whatever version a handle is at.
-        table = self._table.open()
-        later = 0 if table is None else int(table.version()) - have
-        entries = [] if table is None or later < 0 else self._table.read(table.history, limit=later)
+        # Versions after the one that is to be read may have removed rows of it as well.
+        notes = self._table.notes(have)
         key = _COMPLETE + str(origin)
-        removed = [int(entry[key]) for entry in entries if key in entry]
-        return len(entries) == later and max(removed, default=-1) <= have
+        removed = [int(words[key]) for words in notes.values() if key in words]
+        is_known = len(notes) == max(notes, default=have) - have > 0
+        return is_known and max(removed, default=-1) <= have
 
     def size(
         self, origin: Origin, version: int, *, below: int | None = None, since: int = 0
@@ -449,28 +441,7 @@ class Changelog:
         """
         if offset is not None and offset <= 0:
             return self.schema.changelog.empty_table()
-        found = self.snapshots.of(origin)
-        base = next(
-            (
-                one
-                for one in reversed(found)
-                if (commits is None or (one.commits is not None and one.commits <= commits))
-                and (offset is None or (one.top is not None and one.top < offset))
-            ),
-            None,
-        )
-        if base is None and found and not (len(found) == 1 and found[0].is_first):
-            oldest = found[0]
-            kept = (
-                f"as of version {oldest.commits} of the commit table"
-                if offset is None
-                else f"below offset {None if oldest.top is None else oldest.top + 1}"
-            )
-            raise self._table.unreadable(
-                f"changes of partition {origin.partition} of that time were removed; the oldest "
-                f"state that is kept is that {kept}; foreach_with_state(history=...) sets how many "
-                "changes are kept",
-            )
+        base = self.snapshots.before(origin, commits=commits, offset=offset)
         whole = [(0, MAX_KEY_HASH)]
         rows = [counted(self.changes(origin, version, whole), counts)]
         if base is not None:

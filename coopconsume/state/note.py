@@ -143,6 +143,8 @@ def check_state(
         is_same = mine is not None and mine == noted
     elif noted is None:
         has_committed = _has_committed(store, group)
+        if changelog is not None and not has_committed and changelog.origins():
+            raise GroupRefused(group, _unknown_changes(group, changelog.path))
         noted = "" if has_committed else None
         is_same = mine == "" or not has_committed
     else:
@@ -175,6 +177,15 @@ def _id_at(path: str) -> str | None:
     with suppress(CoopConsumeError):
         return Changelog(path).id
     return None
+
+
+def _unknown_changes(group: str, path: str) -> str:
+    return (
+        f"the state at {hidden(path)} has changes by commits that this commit table does not know, "
+        "so they would not count: use the commit table that it was kept with, or give the state "
+        "another path; to begin with what its last snapshot has, stop all members and run "
+        f"'coopconsume state switch {group} --execute'"
+    )
 
 
 def _refusal(

@@ -113,6 +113,45 @@ class Snapshots:
         rows = self.table.rows(table, self._schema, filters, ranges=ranges)
         return rows.filter(pc.is_valid(rows.column("key")))
 
+    def before(self, origin: Origin, *, commits: int | None, offset: int | None) -> Snapshot | None:
+        """Returns the newest snapshot of an earlier time, or below an offset.
+
+        Args:
+            origin: The partition.
+            commits: The version of the commit table of that time; None: now.
+            offset: The offset; None: any.
+
+        Returns:
+            None: no change of that time was removed from the changelog, so no snapshot is needed.
+
+        Raises:
+            StateNotReadable: It cannot be read, or changes of that time or below the offset are
+                removed.
+        """
+        found = self.of(origin)
+        base = next(
+            (
+                one
+                for one in reversed(found)
+                if (commits is None or (one.commits is not None and one.commits <= commits))
+                and (offset is None or (one.top is not None and one.top < offset))
+            ),
+            None,
+        )
+        if base is None and found and not (len(found) == 1 and found[0].is_first):
+            oldest = found[0]
+            kept = (
+                f"as of version {oldest.commits} of the commit table"
+                if offset is None
+                else f"below offset {None if oldest.top is None else oldest.top + 1}"
+            )
+            raise self.table.unreadable(
+                f"changes of partition {origin.partition} of that time were removed; the oldest "
+                f"state that is kept is that {kept}; foreach_with_state(history=...) sets how many "
+                "changes are kept",
+            )
+        return base
+
     def add(
         self,
         origin: Origin,

@@ -13,10 +13,11 @@ from commits.arrow_dataset import arrow_dataset
 from commits.places import refuse_unwritable
 from commits.secrets import hidden, message_of
 from commits.table_appender import TableAppender
+from commits.table_notes import notes_after
 from coopconsume.errors import OutputNotWritten, StateNotReadable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from deltalake import DeltaTable
 
@@ -82,6 +83,15 @@ class StateTable:
         """Returns the error that the state cannot be read."""
         return StateNotReadable(hidden(self._state), hidden(reason))
 
+    def removed(self, known: str, found: str) -> OutputNotWritten:
+        """Returns the error that the table of a known id is gone, and what is found instead."""
+        return OutputNotWritten(
+            "changes of the state",
+            hidden(self._state),
+            f"its table {known} was removed, and {found} is there now: bring it back, or stop "
+            "the job and run 'coopconsume state switch'",
+        )
+
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Raises what fails within it as `OutputNotWritten`."""
@@ -105,6 +115,14 @@ class StateTable:
             return call(**what)
         except Exception as error:
             raise self.unreadable(message_of(error)) from error
+
+    def notes(self, version: int) -> dict[int, Mapping[str, Any]]:
+        """Returns what writers noted in later versions, as `notes_after` does.
+
+        Raises:
+            StateNotReadable: The table cannot be read.
+        """
+        return dict(self.read(lambda: notes_after(version, self.path)))
 
     def places(
         self, table: DeltaTable | None, origin: Origin | None = None

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors import HandlerNotUsable
-from coopconsume.record import Reject, exhausted
+from coopconsume.record import exhausted
 from coopconsume.testing.history import Recorder
+from coopconsume.testing.history.recorder import outcome_of
 from coopconsume.values.callables import is_async
 from coopconsume.worker.frame_runner import FrameHandler
 from coopconsume.worker.handler_answers import as_rows, error_text
@@ -105,8 +106,7 @@ def _settled(call: RecordedCall, answer: Any) -> Any:
     answer = exhausted(answer)
     error = as_rows(answer, wanted=False)
     if isinstance(error, BaseException):
-        is_reject = issubclass(type(error), Reject)
-        call.settle("reject" if is_reject else "retry", error_text(error))
+        call.settle(outcome_of(error), error_text(error))
     return answer
 
 

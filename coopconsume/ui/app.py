@@ -13,12 +13,13 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from coopconsume.admin.overview.data import plain
+from coopconsume.admin.exporter import GroupCollector
 from coopconsume.errors import CoopConsumeError, GroupNotFound, OptionError
 from coopconsume.errors.base import sentence_of
+from coopconsume.runtime.decided_by import DecidedBy
 from coopconsume.runtime.decisions import Action
 from coopconsume.ui.content import Sort, group_content, partition_content
-from coopconsume.ui.letters import MOST, Id, decide, letter_content, letters_content
+from coopconsume.ui.letters import MOST, Id, decide, letter_content, letters_content, letters_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,13 +27,14 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from coopconsume.admin.client import Admin
-    from coopconsume.ui.watch import Watches
+    from coopconsume.admin.overview.watch import Watches
 
 log = logging.getLogger(__name__)
 
 STATIC: Final = Path(__file__).parent / "static"
 _MOST_ROWS = 200
 _OFF = "decisions are off: start the page with --allow-decisions"
+_NO_CLIENT = "prometheus_client is not installed: pip install 'coopconsume[prometheus]'"
 _CHANGED = "the letters have changed meanwhile: look at the new counts and confirm again"
 
 
@@ -79,11 +81,13 @@ class PageApp:
             routes=[
                 Route("/", lambda _: FileResponse(STATIC / "index.html")),
                 Mount("/static", StaticFiles(directory=STATIC)),
+                Route("/metrics", self._metrics),
                 Route("/api/session", lambda _: JSONResponse(self._session)),
                 Route("/api/groups", self._answer(self._groups)),
                 Route("/api/groups/{group:path}/status", self._answer(self._status)),
                 Route("/api/groups/{group:path}/partition", self._answer(self._partition)),
                 Route("/api/groups/{group:path}/letters", self._answer(self._letters)),
+                Route("/api/groups/{group:path}/letters-of", self._answer(self._letters_of)),
                 Route("/api/groups/{group:path}/letter", self._answer(self._letter)),
                 Route("/api/groups/{group:path}/decide", self._decide, methods=["POST"]),
             ],
@@ -114,8 +118,18 @@ class PageApp:
             log.exception("the live page could not answer")
             return JSONResponse({"error": sentence_of(error)}, 500)
 
+    def _metrics(self, _: Request) -> Response:
+        """Returns the metrics of the groups that are watched, for Prometheus."""
+        try:
+            from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+        except ModuleNotFoundError:
+            return JSONResponse({"error": _NO_CLIENT}, 501)
+        registry = CollectorRegistry()
+        registry.register(GroupCollector(self._watches))
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
     def _groups(self, _: Request) -> Any:
-        return {"groups": plain(self._admin.groups())}
+        return {"groups": [one.to_dict() for one in self._admin.groups()]}
 
     def _view(self, request: Request) -> Any:
         watch = self._watches.of(request.path_params["group"])
@@ -158,6 +172,13 @@ class PageApp:
             limit=_number(query.get("limit"), 50),
         )
 
+    def _letters_of(self, request: Request) -> Any:
+        query = request.query_params
+        return letters_of(
+            self._admin.dead_letters(request.path_params["group"]), query.get("topic", ""),
+            _number(query.get("partition"), -1), _number(query.get("offset"), -1),
+        )  # fmt: skip
+
     def _letter(self, request: Request) -> Any:
         query = request.query_params
         numbers = _number(query.get("partition"), -1), _number(query.get("offset"), -1)
@@ -172,14 +193,15 @@ class PageApp:
             return JSONResponse({"error": _OFF}, 403)
         try:
             body = await request.json()
-            action, wanted, confirmed = _decision(body)
+            action, wanted, confirmed, said = _decision(body)
         except (ValueError, KeyError, TypeError):
             usage = f"give an action, replay or discard, and 1 to {MOST} letters"
             return JSONResponse({"error": usage}, 400)
 
         def carry_out() -> Any:
+            by = DecidedBy.now(**said)
             letters = self._admin.dead_letters(request.path_params["group"])
-            found = decide(letters, action, wanted, confirmed)
+            found = decide(letters, action, wanted, confirmed, by)
             if confirmed is not None and not found["executed"]:
                 raise _Refused(409, _CHANGED)
             return found
@@ -187,15 +209,25 @@ class PageApp:
         return await run_in_threadpool(self._answered, carry_out)
 
 
-def _decision(body: Any) -> tuple[Action, list[Id], dict[str, int] | None]:
+def _decision(body: Any) -> tuple[Action, list[Id], dict[str, int] | None, dict[str, Any]]:
+    """Returns a decision, its letters, the counts that were confirmed, and who decides and why."""
     action, confirmed = body["action"], body.get("confirmed")
     wanted = [
-        (str(one["topic"]), int(one["partition"]), int(one["offset"]), str(one["commit"]))
+        (_text(one["topic"]), int(one["partition"]), int(one["offset"]), _text(one["commit"]))
         for one in body["letters"]
     ]
     if action not in get_args(Action) or not 0 < len(wanted) <= MOST:
         raise ValueError
-    return action, wanted, None if confirmed is None else dict(confirmed)
+    # A client may send null for what nobody has written.
+    by, reason = (_text(body.get(name) or "") for name in ("by", "reason"))
+    said = {"name": by or None, "reason": reason}
+    return action, wanted, None if confirmed is None else dict(confirmed), said
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
 
 
 def _number(text: str | None, default: int) -> int:

@@ -1,5 +1,7 @@
 """Access to the live page: a token in the first URL, then a cookie, and a second secret to write.
 
+Prometheus sends the token itself, and gets the metrics alone for it.
+
 The cookie is HttpOnly and SameSite=Strict, so other sites can neither read nor send it. A request
 that changes something also needs the secret of the page in a header, which other sites cannot read.
 """
@@ -66,6 +68,11 @@ class Access:
         """Returns whether a request has the right cookie."""
         return _equal(request.cookies.get(_cookie(port), ""), self._session)
 
+    def may_scrape(self, request: Request) -> bool:
+        """Returns whether a request has the token as Prometheus sends it."""
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and _equal(given, self.token)
+
     def may_write(self, request: Request) -> bool:
         """Returns whether a request has the page's secret."""
         return _equal(request.headers.get(CSRF_HEADER, ""), self.csrf)
@@ -104,6 +111,8 @@ class Guard:
         is_entry = request.url.path == "/" and request.method == "GET"
         if is_entry and self._access.has_token(request.query_params):
             return self._access.welcome(self._port)
+        if request.url.path == "/metrics" and self._access.may_scrape(request):
+            return None
         if not self._access.has_session(request, self._port):
             if request.url.path.startswith("/api/"):
                 return JSONResponse({"error": _REFUSED}, 401)

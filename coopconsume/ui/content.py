@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -14,14 +13,17 @@ from coopconsume.admin.overview.tables import GroupTables
 from coopconsume.admin.overview.verdict import condition_of, lasting
 from coopconsume.admin.pictures import OffsetMap, OffsetState, map_of
 from coopconsume.admin.tables import Owner, Table, cell
-from coopconsume.monitoring.verdict import Pace, verdict_document, verdicts
+from coopconsume.monitoring.pace import pace_of
+from coopconsume.monitoring.verdict import verdict_document, verdicts
+from coopconsume.ui.blocked import BlockedRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from coopconsume.admin.offsets.status import Blocker, PartitionStatus
     from coopconsume.admin.overview.data import GroupOverview, InDoubtRange, PartitionOverview
-    from coopconsume.ui.watch import Sample, View
+    from coopconsume.admin.overview.reader import GroupReading
+    from coopconsume.admin.overview.watch import View
 
 Sort = Literal["name", "lag", "age", "failed"]
 #: The columns of the small map of a partition, and of the large one.
@@ -33,8 +35,6 @@ _BLOCKERS = 100
 _GAPS = 200
 _IN_DOUBT = 50
 _TEXT = 500
-#: Seconds over which rates are means, as commits come in bursts.
-_RECENT: Final = 30.0
 
 
 def group_content(
@@ -72,7 +72,7 @@ def group_content(
     numbers = {name: number for number, name in enumerate(overview.owners)}
     rows = [one for one in overview.partitions if find.lower() in one.name.lower()]
     rows.sort(key=lambda one: _order(sort, one))
-    return found | {
+    return found | _blocked_keys(view.reading, now) | {
         "verdict": verdict_document(verdicts(condition, now)),
         "pace": None if pace is None else asdict(pace) | {"doneIn": condition.done_in},
         "group": overview.group, "state": overview.state, "assignor": overview.assignor,
@@ -83,7 +83,7 @@ def group_content(
         "parked": sum(len(one.parked) for one in overview.partitions),
         "members": table_content(tables.members()),
         "claims": table_content(tables.claims()),
-        "owners": names,
+        "owners": names, "workers": len(overview.workers),
         "slots": sum(one.slots or 0 for one in overview.members),
         "inDoubt": _in_doubt(overview, now),
         # One for each partition, in the order of their names: a small array, as there may be many.
@@ -99,19 +99,12 @@ def group_content(
     }  # fmt: skip
 
 
-def pace_of(samples: Sequence[Sample]) -> Pace | None:
-    """Returns the mean rates of the last half minute; None before there are any."""
-    recent = [one for one in samples if one.at > samples[-1].at - _RECENT]
-    seconds = recent[-1].at - recent[0].at if recent else 0.0
-    if seconds <= 0:
-        return None
-    # A rate is that of the time since the sample before.
-    spans = [(one, one.at - before.at) for before, one in itertools.pairwise(recent)]
-    done, new = (
-        sum(getattr(one, rate) * time for one, time in spans) / seconds
-        for rate in ("done_rate", "new_rate")
-    )
-    return Pace(done, new, seconds)
+def _blocked_keys(reading: GroupReading, now: datetime) -> dict[str, Any]:
+    rows = BlockedRows(reading.overview, reading.blocked)
+    return {
+        "blockedKeys": table_content(rows.table(now)), "blockedPlaces": rows.places,
+        "blockedCount": reading.blocked.count,
+    }  # fmt: skip
 
 
 def partition_content(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from coopconsume.admin.dead_letters.actions import DeadLetters
     from coopconsume.admin.dead_letters.stored import Letter
+    from coopconsume.runtime.decided_by import DecidedBy
     from coopconsume.runtime.decisions import Action
 
 #: Letters on a page at most, and letters of one decision.
@@ -49,6 +50,12 @@ def letters_content(
     }
 
 
+def letters_of(letters: DeadLetters, topic: str, partition: int, offset: int) -> dict[str, Any]:
+    """Returns the ids of the letters of a record, decided ones included; the newest one first."""
+    choice = Choice(topic=topic, partition=partition, first=offset, last=offset, settled=True)
+    return {"letters": [_id(one) for one in reversed(letters.letters(choice, whole=False))]}
+
+
 def letter_content(letters: DeadLetters, wanted: Id) -> dict[str, Any] | None:
     """Returns a whole letter; None if no letter has this id."""
     topic, partition, offset, _ = wanted
@@ -69,6 +76,7 @@ def decide(
     action: Action,
     wanted: Collection[Id],
     confirmed: Mapping[str, int] | None,
+    by: DecidedBy | None = None,
 ) -> dict[str, Any]:
     """Plans a decision on some letters, and carries it out if it was confirmed.
 
@@ -78,6 +86,7 @@ def decide(
         wanted: Their ids.
         confirmed: The counts of the plan that a person confirmed: it is carried out if they still
             hold. None: a dry run.
+        by: Who decides, and why; by default the user of this process.
 
     Returns:
         ``parked`` and ``passed``, the counts of the plan (see `Steps`), and whether it was
@@ -91,7 +100,7 @@ def decide(
     counts = {"parked": len(plan.parked), "passed": len(plan.passed)}
     is_confirmed = confirmed is not None and dict(confirmed) == counts
     if is_confirmed:
-        letters.carry_out(action, plan)
+        letters.carry_out(action, plan, by)
     return {**counts, "executed": is_confirmed}
 
 

@@ -7,10 +7,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from coopconsume.admin.client import Admin
 from coopconsume.closing import Closing
-from coopconsume.errors import PageUnavailable
+from coopconsume.errors import AlreadyClosed, PageUnavailable
 from coopconsume.options import Options
+from coopconsume.values.listening import host_of_url, why_not
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOCAL: Final = "127.0.0.1"
-_ANY: Final = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
 _START: Final = 30.0
 _END: Final = 5.0
 
@@ -35,6 +34,9 @@ class LivePage(Closing):
         interval: Seconds between two readings of a group, from 0.1.
         allow_decisions: Whether people may replay and discard dead letters.
         spark: The session, needed for a commit table in a catalog.
+
+    Attributes:
+        url: The address of the page, with the token that opens it.
 
     Raises:
         OptionError: An option is unknown, missing or wrong.
@@ -55,9 +57,10 @@ class LivePage(Closing):
         try:
             import uvicorn
 
+            from coopconsume.admin.client import Admin
+            from coopconsume.admin.overview.watch import Watches
             from coopconsume.ui.app import PageApp
             from coopconsume.ui.authentication import Access, Guard
-            from coopconsume.ui.watch import Watches
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
                 raise
@@ -72,11 +75,9 @@ class LivePage(Closing):
         self._socket = _listen(host, port)
         access = Access()
         bound = self._socket.getsockname()[1]
-        shown = socket.gethostname() if host in _ANY else f"[{host}]" if ":" in host else host
-        #: The address of the page, with the token that opens it.
-        self.url = f"http://{shown}:{bound}/?token={access.token}"
+        self.url = f"http://{host_of_url(host)}:{bound}/?token={access.token}"
         admin = Admin(options, spark=spark)
-        self._watches = Watches(admin.reader, interval, group)
+        self._watches = Watches(admin.reader, interval, () if group is None else (group,))
         app = PageApp(
             admin, self._watches, csrf=access.csrf, group=group, interval=interval,
             allow_decisions=allow_decisions,
@@ -111,6 +112,58 @@ class LivePage(Closing):
         self._socket.close()
 
 
+class PageOnDemand(Closing):
+    """Starts the live page of a consumer's group when it is first asked for.
+
+    Args:
+        given: The options of the consumer, as its user gave them.
+        options: The same, checked.
+        spark: The session.
+        closing: Is set once the consumer begins to close: then no page starts any more.
+    """
+
+    def __init__(
+        self,
+        given: Mapping[str, Any],
+        options: Options,
+        spark: SparkSession | None,
+        closing: threading.Event,
+    ) -> None:
+        self._given = {name: value for name, value in given.items() if name.lower() != "deadletter"}
+        self._options = options
+        self._spark = spark
+        self._closing = closing
+        self._starting = threading.Lock()
+        self._page: LivePage | None = None
+
+    def get(self, dead_letter: str | None) -> LivePage:
+        """Returns the page; the first call starts it.
+
+        Args:
+            dead_letter: Where the dead letters of the group are; None for nowhere.
+
+        Raises:
+            AlreadyClosed: The consumer is closed.
+            PageUnavailable: A package is missing, or the port is in use.
+        """
+        with self._starting:
+            if self._closing.is_set():
+                raise AlreadyClosed("the consumer")
+            if self._page is None:
+                letters = {} if dead_letter is None else {"deadLetter": dead_letter}
+                self._page = LivePage(
+                    {**self._given, **letters}, self._options.group_id,
+                    port=self._options.ui_port, spark=self._spark,
+                )  # fmt: skip
+            return self._page
+
+    def close(self) -> None:
+        """Ends the page, if it was started."""
+        with self._starting:
+            if self._page is not None:
+                self._page.close()
+
+
 def _listen(host: str, port: int) -> socket.socket:
     """Returns a listening socket.
 
@@ -126,9 +179,5 @@ def _listen(host: str, port: int) -> socket.socket:
         found.listen(128)
     except OSError as error:
         found.close()
-        why = (error.strerror or str(error)).lower()
-        raise PageUnavailable(
-            f"it cannot listen at {host}, port {port}: {why}; give another --port (0 for any), or "
-            "another --host"
-        ) from None
+        raise PageUnavailable(why_not(host, port, error)) from None
     return found

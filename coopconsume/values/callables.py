@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from importlib import import_module
 from inspect import iscoroutinefunction
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+FunctionT = TypeVar("FunctionT")
+
+#: The attribute of functions that take the fields of a record.
+_TAKES_FIELDS = "_coopconsume_takes_fields"
+#: The attribute of functions of a record that has their `HandlerParts`.
+_PARTS = "_coopconsume_parts"
 
 
 class NameNotFound(ValueError):
@@ -33,3 +43,41 @@ def is_async(function: Any) -> bool:
     """Whether calling a function or an object returns a coroutine."""
     call = getattr(function, "__call__", None)  # noqa: B004 - a method's kind, not its being there
     return iscoroutinefunction(function) or iscoroutinefunction(call)
+
+
+def taking_fields(function: FunctionT) -> FunctionT:
+    """Returns a function of a record, marked as one that may get a plain tuple of its fields."""
+    setattr(function, _TAKES_FIELDS, True)
+    return function
+
+
+def takes_fields(function: Any) -> bool:
+    """Whether a function of a record may get a plain tuple of its fields."""
+    return getattr(function, _TAKES_FIELDS, False) is True
+
+
+class HandlerParts(NamedTuple):
+    """A typed handler without its decoders, and those.
+
+    A runner that uses them has no call between a record and its handler.
+
+    Attributes:
+        handler: A function of a decoded record.
+        decode: Functions of bytes that are not null, by ``key`` and ``value``; of each field that
+            is declared.
+    """
+
+    handler: Callable[[Any], Any]
+    decode: Mapping[str, Callable[[bytes], Any]]
+
+
+def with_parts(function: FunctionT, parts: HandlerParts) -> FunctionT:
+    """Returns a typed handler that a runner may replace by its parts."""
+    setattr(function, _PARTS, parts)
+    return function
+
+
+def parts_of(function: Any) -> HandlerParts | None:
+    """Returns the parts of a typed handler; None if it has to be called itself."""
+    found = getattr(function, _PARTS, None)
+    return found if isinstance(found, HandlerParts) else None  # Proxies have every attribute.

@@ -93,3 +93,13 @@ def kept_by_delta(schema: pa.Schema) -> pa.Schema:
     from deltalake import Schema
 
     return pa.schema(Schema.from_arrow(schema).to_arrow())
+
+
+def named_types(schema: pa.Schema) -> tuple[tuple[str, str], ...]:
+    """Returns the names of columns with their types as Spark's DDL writes them."""
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    return tuple(
+        (field.name, from_arrow_type(field.type, prefer_timestamp_ntz=True).simpleString())
+        for field in schema
+    )

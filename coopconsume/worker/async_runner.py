@@ -16,19 +16,17 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.worker.key_scheduler import KeyScheduler, feed_rows
+from coopconsume.worker.scheduled_runner import ScheduledRunner
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     import pyarrow as pa
 
-    from coopconsume.record import Record
-    from coopconsume.worker.input_rows import InputRow
     from coopconsume.worker.outcome import TaskOutcome
     from coopconsume.worker.time_box import TimeBox
 
-    AsyncHandler = Callable[[Record], Awaitable[Any]]
+    AsyncHandler = Callable[[Any], Awaitable[Any]]
 
 log = logging.getLogger(__name__)
 
@@ -76,38 +74,15 @@ def _keep_running(loop: asyncio.AbstractEventLoop) -> None:
             return
 
 
-def run_coroutines(
-    batches: Iterable[pa.RecordBatch],
-    handler: AsyncHandler,
-    outcome: TaskOutcome,
-    time_box: TimeBox,
-) -> None:
-    """Handles the rows with up to ``concurrency`` coroutines at once."""
-    runner = AsyncRunner(handler, outcome, time_box)
-    try:
-        feed_rows(batches, runner.feed, outcome, time_box)
-        runner.finish()
-    finally:
-        runner.close()
+class AsyncRunner(ScheduledRunner):
+    """Up to ``concurrency`` coroutines at once.
 
-
-class AsyncRunner:
-    """Coroutines that take rows from a scheduler.
-
-    All but `feed`, `finish`, `close` and what is said otherwise happens in the event loop's thread.
+    All but `run` and what is said otherwise happens in the event loop's thread.
     """
 
     def __init__(self, handler: AsyncHandler, outcome: TaskOutcome, time_box: TimeBox) -> None:
         global _take_error  # noqa: PLW0603 - a worker runs one slot at a time
-        self._handler = handler
-        self._outcome = outcome
-        self._most = outcome.spec.concurrency
-        self._timeout = outcome.policy.timeout
-        self._time_box = time_box
-        self._lock = outcome.lock
-        self._scheduler = KeyScheduler(outcome, time.monotonic())
-        self._scheduler.may_start = time_box.may_start
-        outcome.give_back = self._give_back
+        super().__init__(handler, outcome, time_box)
         self._loop = event_loop()
         #: By seat. A *seat* is a coroutine that handles one record after another.
         self._workers: list[asyncio.Task[None]] = []
@@ -115,7 +90,6 @@ class AsyncRunner:
         #: Coroutines that were woken and have not run yet.
         self._called = 0
         self._alarm: asyncio.TimerHandle | None = None
-        self._space = threading.Condition(self._lock)
         #: Coroutines that have not ended.
         self._alive = 0
         self._ended = threading.Condition(self._lock)
@@ -138,40 +112,27 @@ class AsyncRunner:
 
     # -- in the task's thread
 
-    def feed(self, rows: list[InputRow], deadline: float) -> int:
-        """Queues rows in their order; waits while the queue is full.
+    def run(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Handles the rows; what the time box leaves over goes to a later batch."""
+        try:
+            self.feed(batches)
+            self._finish()
+        finally:
+            self._close()
 
-        Returns:
-            How many were queued; the others come too late for this batch.
-        """
-        scheduler = self._scheduler
-        with self._lock:
-            scheduler.deadline = deadline
-            is_late = scheduler.is_late(time.monotonic())
-            for i, row in enumerate(rows):
-                while not (is_late or scheduler.has_space()):
-                    self._loop.call_soon_threadsafe(self._start_workers)
-                    self._space.wait(max(0.001, min(1.0, deadline - time.monotonic())))
-                    is_late = scheduler.is_late(time.monotonic())
-                if is_late:
-                    return i
-                scheduler.admit(row)
-        self._loop.call_soon_threadsafe(self._start_workers)
-        return len(rows)
-
-    def finish(self) -> None:
-        """Waits for the queued rows; what the time box leaves over goes to a later batch."""
+    def _finish(self) -> None:
+        """Waits for the queued rows."""
         scheduler = self._scheduler
         with self._lock:
             scheduler.is_closed = True
-            self._loop.call_soon_threadsafe(self._wake_all)
+            self._loop.call_soon_threadsafe(self._wake_idle)
             while self._alive or not scheduler.is_finished(time.monotonic()):
                 if self._is_loop_over:
                     return
                 self._ended.wait(1.0)
             scheduler.close(time.monotonic())
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Ends all coroutines."""
         self._is_given_up = True
         self._over.set()
@@ -182,21 +143,13 @@ class AsyncRunner:
 
     # -- in any thread
 
-    def _give_back(self) -> None:
-        """Starts nothing more. Called with the lock held."""
-        self._time_box.give_back()
-        self._scheduler.give_back(time.monotonic())
-        self._space.notify()
-        with suppress(RuntimeError):  # The loop is closed.
-            self._loop.call_soon_threadsafe(self._wake_all)
+    def _start_handlers(self) -> None:
+        self._loop.call_soon_threadsafe(self._start_workers)
 
-    def _halt(self) -> None:
-        """Starts nothing more; a handler may keep the event loop busy."""
-        with self._lock:
-            self._scheduler.halt()
-            self._space.notify()
+    def _wake_all(self) -> None:
+        # A handler may keep the event loop busy.
         with suppress(RuntimeError):  # The loop is closed.
-            self._loop.call_soon_threadsafe(self._wake_all)
+            self._loop.call_soon_threadsafe(self._wake_idle)
 
     def _culprits(self) -> list[int] | None:
         """Returns the seat whose handler blocks the loop; none if it is not known which one does.
@@ -237,7 +190,7 @@ class AsyncRunner:
         for task in self._workers:
             task.cancel()
 
-    def _wake_all(self) -> None:
+    def _wake_idle(self) -> None:
         self._wake(len(self._idle))
         with self._lock:
             self._ended.notify()
@@ -352,7 +305,7 @@ class AsyncRunner:
         """Whether nothing will start any more; if so, wakes all waiting coroutines."""
         through = self._scheduler.is_finished(now)
         if through:
-            self._wake_all()
+            self._wake_idle()
         return through
 
     def _was_cancelled(self, seat: int, answer: Any) -> Any:
@@ -389,7 +342,7 @@ class AsyncRunner:
         now = time.monotonic()
         try:
             if self._scheduler.is_late(now):
-                self._wake_all()
+                self._wake_idle()
             if self._timeout is not None:
                 self._look_at_limits(now, self._timeout)
         except Exception as error:  # noqa: BLE001 - it does not come from a handler

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import iscoroutine
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,15 +15,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from coopconsume.record import Record
-from coopconsume.worker.async_runner import event_loop
 from coopconsume.worker.handler_answers import outcomes_of
 from coopconsume.worker.input_rows import InputRow, headers_of, rows_of
+from coopconsume.worker.runner import Runner
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Iterator, Sequence
 
     from coopconsume.decoding.columns import FrameDecoder
     from coopconsume.worker.outcome import TaskOutcome
+    from coopconsume.worker.report import Failure
     from coopconsume.worker.time_box import TimeBox
 
 Format = Literal["arrow", "pandas"]
@@ -51,18 +51,34 @@ class FrameHandler:
         return self.function(frame)
 
 
-def run_frames(
-    batches: Iterable[pa.RecordBatch],
-    handler: FrameHandler,
-    outcome: TaskOutcome,
-    time_box: TimeBox,
-) -> None:
-    """Handles the rows in frames of one partition each, one frame after another."""
-    FrameRunner(handler, outcome, time_box).run(batches)
+def waiting(handler: FrameHandler, timeout: float | None) -> FrameHandler:
+    """Returns a handler whose calls end, in the thread of the slot, when their coroutine ends.
+
+    Args:
+        handler: Plain or ``async``; also a plain one may return a coroutine.
+        timeout: Seconds that a coroutine may take; None: no limit.
+    """
+    function = handler.function
+
+    def call(frame: Any) -> Any:
+        answer = function(frame)
+        if not iscoroutine(answer):
+            return answer
+        import asyncio
+
+        from coopconsume.worker.async_runner import event_loop
+
+        within = _in_time(answer, timeout)
+        return asyncio.run_coroutine_threadsafe(within, event_loop()).result()
+
+    return replace(handler, function=call)
 
 
-class FrameRunner:
-    """Gathers rows into frames, calls the handler and settles its answers row by row."""
+class FrameRunner(Runner):
+    """Handles the rows in frames of one partition each, one frame after another.
+
+    It gathers rows into frames, calls the handler and settles its answers row by row.
+    """
 
     def __init__(self, handler: FrameHandler, outcome: TaskOutcome, time_box: TimeBox) -> None:
         self._handler = handler
@@ -73,11 +89,6 @@ class FrameRunner:
         self._gathered: dict[int, list[pa.RecordBatch]] = {part: [] for part in outcome.work}
         #: The rows of the running handler call.
         self._running: pa.RecordBatch | None = None
-        outcome.at_work = self._at_work
-        outcome.calls = self._calls
-        outcome.give_back = time_box.give_back
-        # A real-time slot may not have read all records that wait for it.
-        outcome.is_held_up = lambda: self._running is not None
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Handles all rows."""
@@ -97,25 +108,57 @@ class FrameRunner:
         for gathered in self._gathered.values():
             while gathered:
                 self._handle(_taken(gathered, most))
-        self._outcome.number = self._settled
+        self._outcome.streak.number = self._settled
+
+    def flush(self) -> None:
+        """See `Runner.flush`: each frame is settled at once."""
+
+    def at_work(self) -> list[tuple[int, int, int]]:
+        """See `Runner.at_work`."""
+        batch = self._running
+        if batch is None:
+            return []
+        return list(zip(*(batch.column(n).to_pylist() for n in range(3)), strict=True))
+
+    def queued(self) -> list[tuple[int, int]]:
+        """See `Runner.queued`."""
+        pieces = [piece for gathered in self._gathered.values() for piece in gathered]
+        return [at for one in pieces for at in zip(*_places_of(one), strict=True)]
+
+    def give_back(self) -> None:
+        """See `Runner.give_back`."""
+        self._time_box.give_back()
+
+    def leave_withheld(self, now: float) -> None:
+        """See `Runner.leave_withheld`: it retries nothing."""
+
+    def calls(self) -> list[tuple[int, int]]:
+        """See `Runner.calls`."""
+        batch = self._running
+        return [] if batch is None else [tuple(batch.column(n)[0].as_py() for n in range(2))]
+
+    @property
+    def is_held_up(self) -> bool:
+        """See `Runner.is_held_up`."""
+        # A real-time slot may not have read all records that wait for it.
+        return self._running is not None
 
     def _handle(self, batch: pa.RecordBatch) -> None:
         outcome = self._outcome
         part = batch.column(0)[0].as_py()
         now = time.monotonic()
-        late = outcome.report.end.tripped or now >= self._deadline
+        late = outcome.streak.tripped or now >= self._deadline
         with outcome.lock:
             is_stopped = self._time_box.stopped or not self._time_box.may_start(now)
-            if is_stopped or (outcome.report.stats.handled and late):
-                outcome.report.end.timed_out = True
-                outcome.resume_from(part, batch.column(1)[0].as_py())
+            if is_stopped or (outcome.draft.handled and late):
+                outcome.leave(part, batch.column(1)[0].as_py())
                 return
             batch = self._startable(part, batch)
             if not batch.num_rows:
                 return
             self._running = batch
             outcome.count_starts(batch, pa.repeat(time.time(), batch.num_rows))
-        outcome.report.stats.handled += batch.num_rows
+        outcome.draft.handled += batch.num_rows
         offsets = batch.column(1)
         self._time_box.enter_all([(part, offset) for offset in offsets.to_pylist()])
         decoded: dict[str, Any] = {}
@@ -128,14 +171,15 @@ class FrameRunner:
         took = time.monotonic() - start
         self._time_box.journal.leave_all()
         with outcome.lock:
-            outcome.report.stats.calls.add(took)
-            outcome.ended = outcome.report.stats.handled
+            outcome.draft.calls.add(took)
+            outcome.draft.ended = outcome.draft.handled
             if answers is None:
                 self._settled += batch.num_rows
-                outcome.done[part].append(batch.select([1, 5]))
+                outcome.draft.partitions[part].done.append(batch.select([1, 5]))
             else:
                 self._settle(part, batch, answers)
             self._running = None
+            outcome.say_settled()
 
     def _decoded(
         self, decoder: FrameDecoder, part: int, batch: pa.RecordBatch
@@ -144,21 +188,22 @@ class FrameRunner:
         outcome = self._outcome
         topic, _ = outcome.spec.partitions[part]
         keys, values = (batch.column(n).to_pylist() for n in (3, 4))
-        headers = map(outcome.headers, repeat(part), batch.column(1).to_pylist(), headers_of(batch))
+        of, offsets = outcome.history.headers, batch.column(1).to_pylist()
+        headers = map(of, repeat(part), offsets, headers_of(batch))
         with _time_limit(outcome.policy.timeout, self._time_box):
             found = decoder.rows(keys, values, topic, headers)
         keep = []
         with outcome.lock:
             for row, cells in zip(rows_of(batch), found, strict=True):
-                is_blocked = outcome.is_behind(row)
+                is_blocked = outcome.lanes.is_behind(row)
                 keep.append(not (is_blocked or isinstance(cells, Exception)))
                 if is_blocked:
-                    outcome.block(row)
+                    outcome.draft.block(row)
                 elif isinstance(cells, Exception):
                     self._settle_undecoded(part, row, cells)
             batch = batch.filter(pa.array(keep, pa.bool_()))
             self._running = batch if batch.num_rows else None
-            outcome.ended = outcome.report.stats.handled - batch.num_rows
+            outcome.draft.ended = outcome.draft.handled - batch.num_rows
         self._time_box.journal.leave_all()
         self._time_box.enter_all([(part, offset) for offset in batch.column(1).to_pylist()])
         kept: list[Any] = [cells for cells, is_kept in zip(found, keep, strict=True) if is_kept]
@@ -170,35 +215,32 @@ class FrameRunner:
     def _settle_undecoded(self, part: int, row: InputRow, error: Exception) -> None:
         outcome = self._outcome
         self._settled += 1
-        outcome.number = self._settled
-        record = self._record(row, outcome.attempt(part, row.offset))
-        if outcome.settle(row, record, error):
-            outcome.add_done(part, [row.offset], [row.timestamp])
+        outcome.streak.number = self._settled
+        record = self._record(row, outcome.history.attempt(part, row.offset))
+        if self._is_done(row, outcome.settle(row, record, error)):
+            outcome.draft.add_done(part, [row.offset], [row.timestamp])
 
-    def _at_work(self) -> list[tuple[int, int, int]]:
-        batch = self._running
-        if batch is None:
-            return []
-        return list(zip(*(batch.column(n).to_pylist() for n in range(3)), strict=True))
-
-    def _calls(self) -> list[tuple[int, int]]:
-        batch = self._running
-        return [] if batch is None else [tuple(batch.column(n)[0].as_py() for n in range(2))]
+    def _is_done(self, row: InputRow, failure: Failure | None) -> bool:
+        """Whether a row is done; if it has failed, it is left to a later batch."""
+        if failure is not None:
+            self._outcome.postpone(row, failure)
+        return failure is None
 
     def _startable(self, part: int, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns the rows that may start; notes the others as blocked, or gives them up."""
-        outcome = self._outcome
-        if not outcome.blocked[part] and not outcome.has_uncalled:
+        outcome, history = self._outcome, self._outcome.history
+        if not outcome.lanes.blocked[part] and not history.has_uncalled:
             return batch
         keep = []
         for row in rows_of(batch):
-            attempt = outcome.attempt(part, row.offset)
-            if outcome.is_blocked(row):
-                outcome.block(row)
-            elif outcome.is_uncalled(row, attempt):
-                outcome.number = self._settled
-                if outcome.settle_uncalled(row, self._record(row, attempt)):
-                    outcome.add_done(part, [row.offset], [row.timestamp])
+            attempt = history.attempt(part, row.offset)
+            if outcome.lanes.is_blocked(row):
+                outcome.draft.block(row)
+            elif history.is_uncalled(row, attempt):
+                outcome.streak.number = self._settled
+                record = self._record(row, attempt)
+                if self._is_done(row, outcome.settle_uncalled(row, record)):
+                    outcome.draft.add_done(part, [row.offset], [row.timestamp])
             else:
                 keep.append(True)
                 continue
@@ -208,16 +250,16 @@ class FrameRunner:
     def _frame(self, part: int, batch: pa.RecordBatch, decoded: dict[str, Any]) -> Any:
         outcome, count = self._outcome, batch.num_rows
         topic, number = outcome.spec.partitions[part]
-        tried = outcome.work[part].attempts
+        history, offsets = outcome.history, batch.column(1)
         attempts = (
-            pa.array([tried.get(o, 0) + 1 for o in batch.column(1).to_pylist()], pa.int32())
-            if tried
+            pa.array([history.attempt(part, o) for o in offsets.to_pylist()], pa.int32())
+            if history.is_known
             else pa.repeat(pa.scalar(1, pa.int32()), count)
         )
         columns = {
             "topic": pa.repeat(pa.scalar(topic, pa.string()), count),
             "partition": pa.repeat(pa.scalar(number, pa.int32()), count),
-            "offset": batch.column(1),
+            "offset": offsets,
             **decoded.get("key", {"key": batch.column(3)}),
             **decoded.get("value", {"value": batch.column(4)}),
             "timestamp": batch.column(5).cast(pa.timestamp("ms", "UTC")),
@@ -237,10 +279,10 @@ class FrameRunner:
 
     def _headers(self, part: int, batch: pa.RecordBatch) -> pa.Array:
         """The column of headers, with those that handlers have added."""
-        own, outcome = batch.column(6), self._outcome
-        if not outcome.added[part]:
+        own, history = batch.column(6), self._outcome.history
+        if not history.added[part]:
             return own
-        each = map(outcome.headers, repeat(part), batch.column(1).to_pylist(), headers_of(batch))
+        each = map(history.headers, repeat(part), batch.column(1).to_pylist(), headers_of(batch))
         rows = [[{"key": name, "value": value} for name, value in one] for one in each]
         return pa.array(rows, own.type)
 
@@ -249,11 +291,7 @@ class FrameRunner:
         timeout, outcome = self._outcome.policy.timeout, self._outcome
         with _time_limit(timeout, self._time_box):
             try:
-                answer = self._handler(frame)
-                if iscoroutine(answer):
-                    within = _in_time(answer, timeout)
-                    answer = asyncio.run_coroutine_threadsafe(within, event_loop()).result()
-                answers = outcomes_of(answer, count)
+                answers = outcomes_of(self._handler(frame), count)
                 if isinstance(answers, BaseException):
                     return [answers] * count
                 return answers and [_taken_of(outcome, answer) for answer in answers]
@@ -265,22 +303,22 @@ class FrameRunner:
         outcome, before = self._outcome, None
         done: list[tuple[int, int]] = []
         for row, answer in zip(rows_of(batch), answers, strict=True):
-            if outcome.is_behind(row):
-                outcome.block(row)
+            if outcome.lanes.is_behind(row):
+                outcome.draft.block(row)
                 continue
-            record = self._record(row, outcome.attempt(part, row.offset))
+            record = self._record(row, outcome.history.attempt(part, row.offset))
             if answer is None or answer is not before:
                 self._settled += 1  # One error for many rows is one failure.
             before = answer
-            outcome.number = self._settled
-            if answer is None or outcome.settle(row, record, answer):
+            outcome.streak.number = self._settled
+            if answer is None or self._is_done(row, outcome.settle(row, record, answer)):
                 done.append((row.offset, row.timestamp))
         if done:
-            outcome.add_done(part, *zip(*done, strict=True))
+            outcome.draft.add_done(part, *zip(*done, strict=True))
 
     def _record(self, row: InputRow, attempt: int) -> Record:
         topic, number = self._outcome.spec.partitions[row.part]
-        headers = self._outcome.headers(row.part, row.offset, row.headers)
+        headers = self._outcome.history.headers(row.part, row.offset, row.headers)
         return Record(
             topic, number, row.offset, row.key, row.value, row.timestamp, headers, attempt
         )
@@ -294,6 +332,7 @@ async def _in_time(coroutine: Coroutine[Any, Any, Any], seconds: float | None) -
     Raises:
         TimeoutError: It took longer than some seconds.
     """
+    import asyncio
 
     async def caught() -> Any:
         try:
@@ -307,6 +346,11 @@ async def _in_time(coroutine: Coroutine[Any, Any, Any], seconds: float | None) -
         return await asyncio.wait_for(caught(), seconds)
     except TimeoutError:
         raise TimeoutError(f"the handler took longer than {seconds:g} s") from None
+
+
+def _places_of(batch: pa.RecordBatch) -> tuple[list[int], list[int]]:
+    """Returns part and offset of each row."""
+    return batch.column(0).to_pylist(), batch.column(1).to_pylist()
 
 
 def _of_objects(values: list[Any]) -> Any:

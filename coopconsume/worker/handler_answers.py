@@ -59,6 +59,7 @@ class FailedAttempt:
         headers: All headers that handlers have added to the record by now.
         is_parked: Whether the key waits for a decision if the record is given up, whatever holds
             for others.
+        is_counted: Whether the call counts as an attempt.
     """
 
     text: str
@@ -68,6 +69,7 @@ class FailedAttempt:
     is_asked_for: bool
     headers: Headers = ()
     is_parked: bool = False
+    is_counted: bool = True
 
 
 def verdict_on(
@@ -81,7 +83,7 @@ def verdict_on(
         policy: When records are tried again.
         added: The headers that earlier attempts have added.
     """
-    error = _only_leaf(error)
+    error = only_leaf(error)
     is_retry, is_reject = _is_a(error, Retry), _is_a(error, Reject)
     text = error_text(error)
     wait = usable_seconds(safely(lambda: policy.delay(attempt)))
@@ -100,15 +102,17 @@ def verdict_on(
         except BaseException as odd_headers:  # noqa: BLE001 - of a user's class
             text = f"{text} (no header is added: {error_text(odd_headers)})"
     is_bad = _is_a(error, NotDecodable)
-    gives_up = is_reject or bool(safely(lambda: policy.gives_up(attempt, error)))
+    is_counted = not is_retry or safely(lambda: bool(error.counts)) is not False  # type: ignore[attr-defined]
+    gives_up = is_counted and bool(safely(lambda: policy.gives_up(attempt, error)))
+    gives_up = gives_up or is_reject
     gives_up = gives_up or (is_bad and policy.undecodable != "retry")
     return FailedAttempt(
         text, wait, is_reject, gives_up, is_retry or is_reject or is_bad, added,
-        is_bad and policy.undecodable == "park",
+        is_bad and policy.undecodable == "park", is_counted,
     )  # fmt: skip
 
 
-def _only_leaf(error: BaseException) -> BaseException:
+def only_leaf(error: BaseException) -> BaseException:
     """Returns the one error inside exception groups, as `asyncio.TaskGroup` raises them."""
     for _ in range(_NESTED_GROUPS):
         inner = _members(error)

@@ -28,12 +28,14 @@ class SlotContext:
         group_id: The group of the consumer.
         query_id: `CooperativeQuery.id`: the same after a restart of the job.
         run_id: `CooperativeQuery.runId`: of this run alone.
+        slots: The slots of the query: never more of its tasks run handlers at once.
     """
 
     slot: int
     group_id: str
     query_id: str
     run_id: str
+    slots: int = 1
 
 
 class OpenFailed(Exception):

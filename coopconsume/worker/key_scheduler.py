@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from itertools import islice
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from coopconsume.record import Record
-from coopconsume.worker.input_rows import rows_of
 from coopconsume.worker.key_queues import KeyQueues
 from coopconsume.worker.rate_limit import RateLimiter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterator
 
+    from coopconsume.record import Fields
     from coopconsume.worker.input_rows import InputRow
     from coopconsume.worker.outcome import TaskOutcome
     from coopconsume.worker.rate_limit import Lane
     from coopconsume.worker.report import Failure
-    from coopconsume.worker.time_box import TimeBox
 
 #: Rows and bytes that a slot with concurrent handlers reads ahead, so that one key cannot fill it.
 LOOKAHEAD_ROWS = 20_000
@@ -33,12 +32,14 @@ LOOKAHEAD_BYTES = 64 << 20
 #: Rows that leave a full queue before the reader that waits for space is woken, as a wake-up costs
 #: more than a row. It is woken earlier if fewer rows than these may start.
 _FEW_ROWS = 32
-#: Rows that are admitted each time the lock is taken.
-_CHUNK = 256
 #: Seconds before a record is tried again in the same batch, at least.
 LEAST_WAIT = 0.1
-_make = tuple.__new__
+_as_record = partial(tuple.__new__, Record)  # `Record._make` is Python.
 _clock = time.time
+
+
+def _always(_now: float) -> bool:
+    return True
 
 
 class KeyScheduler:
@@ -47,11 +48,23 @@ class KeyScheduler:
     Args:
         outcome: The outcome of the slot.
         now: The time, in seconds.
+        may_start: Whether the slot's lease holds at an instant.
+        are_plain: Whether the records for handlers are plain tuples of their fields.
+
+    Attributes:
+        is_closed: Whether no more rows come.
     """
 
-    def __init__(self, outcome: TaskOutcome, now: float) -> None:
+    def __init__(
+        self, outcome: TaskOutcome, now: float, may_start: Callable[[float], bool] = _always,
+        *, are_plain: bool = False,
+    ) -> None:  # fmt: skip
         self._outcome = outcome
-        rates, gates = outcome.spec.rates, outcome.spec.gates.get(outcome.report.slot)
+        self._made: Callable[[Any], Any] = tuple if are_plain else _as_record
+        self._draft = outcome.draft
+        self._blocked = outcome.lanes
+        self._may_start = may_start
+        rates, gates = outcome.spec.rates, outcome.spec.gates.get(outcome.slot)
         self._pace = RateLimiter(rates, gates, now) if rates else None
         self._lanes = KeyQueues(self._pace)
         self._was_rate_limited = False
@@ -68,15 +81,8 @@ class KeyScheduler:
         self._now = now
         #: By lane what failed and is to be tried again, and when.
         self._retries: dict[Lane, tuple[Failure, float]] = {}
-        outcome.retry_here = self._retry_here
-        outcome.flush = self._flush
-        outcome.at_work = self._at_work
-        outcome.leave_withheld = lambda now: self._postpone_retries(now, withheld=True)
-        outcome.is_held_up = lambda: self.ready > 0 or self._is_full
         self.is_closed = False
         self._is_halted = False
-        #: Whether the slot's lease holds at an instant.
-        self.may_start: Callable[[float], bool] = lambda _now: True
 
     def has_space(self) -> bool:
         """Whether more rows may be admitted; if it is full, waiting retries go to a later batch."""
@@ -105,6 +111,11 @@ class KeyScheduler:
         return has_left or lanes.ready < _FEW_ROWS or self._pace is not None
 
     @property
+    def is_held_up(self) -> bool:
+        """Whether a row waits only because all handlers are busy."""
+        return self.ready > 0 or self._is_full
+
+    @property
     def ready(self) -> int:
         """The number of rows that may start, as far as the order of their lanes is concerned."""
         return self._lanes.ready
@@ -121,7 +132,7 @@ class KeyScheduler:
 
     @deadline.setter
     def deadline(self, instant: float) -> None:
-        if not self._outcome.report.end.tripped and not self._is_halted:
+        if not self._outcome.streak.tripped and not self._is_halted:
             self._deadline = instant
 
     def halt(self) -> None:
@@ -134,18 +145,26 @@ class KeyScheduler:
         self.halt()
         self._postpone_retries(now)
         if self._pace is not None:
-            self._outcome.report.gates = self._pace.gates(now)
+            self._draft.gates = self._pace.gates(now)
 
-    def _at_work(self) -> list[tuple[int, int, int]]:
+    def leave_withheld(self, now: float) -> None:
+        """Leaves the retries of withheld key ranges to a later batch."""
+        self._postpone_retries(now, withheld=True)
+
+    def at_work(self) -> list[tuple[int, int, int]]:
+        """Returns the rows that handlers run on, as in `SlotReport.kept`."""
         return [row[:3] for row in self._lanes.at_work]
+
+    def queued(self) -> Iterator[tuple[int, int]]:
+        """Yields (part, offset) of the other rows, those that wait for a retry included."""
+        running = set(self._lanes.at_work)
+        return (row[:2] for _, row in self._lanes.held() if row not in running)
 
     def is_late(self, now: float) -> bool:
         """Whether the time box is over; a first record may start late, unless a rate forbids it."""
-        if self._is_halted or not self.may_start(now):
+        if self._is_halted or not self._may_start(now):
             return True
-        return now >= self._deadline and (
-            self._outcome.report.stats.handled > 0 or self._is_rate_limited(now)
-        )
+        return now >= self._deadline and (self._draft.handled > 0 or self._is_rate_limited(now))
 
     def _is_rate_limited(self, now: float) -> bool:
         """Whether a rate leaves even the first record to a later batch; it stays true."""
@@ -159,101 +178,113 @@ class KeyScheduler:
 
     def admit(self, row: InputRow) -> bool:
         """Queues a row, unless its lane is blocked; returns whether it may start now."""
-        outcome = self._outcome
-        if outcome.blocked[row.part] and outcome.is_blocked(row):
-            outcome.block(row)
+        lanes = self._blocked
+        if lanes.blocked[row.part] and lanes.is_blocked(row):
+            self._draft.block(row)
             return False
-        return self._lanes.add((row.part, outcome.lane(row)), row)
+        return self._lanes.add((row.part, lanes.lane(row)), row)
 
-    def take(self, now: float) -> tuple[Lane, InputRow, Record] | None:
+    def take(self, now: float) -> tuple[Lane, InputRow, Fields] | None:
         """Returns the next record for a handler; None if none may start now."""
-        outcome = self._outcome
+        outcome, history, made = self._outcome, self._outcome.history, self._made
         while not self.is_late(now):
             found = self._lanes.start(now)
             if found is None:
                 return None
             lane, row = found
-            if outcome.is_withheld(row.part, row.key_hash):
+            if self._blocked.is_withheld(row.part, row.key_hash):
                 for waiting in (row, *self._lanes.remove_running(lane, flows=False)):
-                    outcome.block(waiting)
+                    self._draft.block(waiting)
                 continue
             topic, number = self._names[row.part]
             part, offset, _, key, value, timestamp, headers = row
-            attempt = outcome.attempt(part, offset) if outcome.retried else 1
-            if self._retries and lane in self._retries:
-                attempt = self._retries.pop(lane)[0].attempts + 1
-            if outcome.added[part]:
-                headers = outcome.headers(part, offset, headers)
-            record = _make(Record, (topic, number, offset, key, value, timestamp, headers, attempt))
-            if not (outcome.retried and outcome.is_uncalled(row, attempt)):
-                outcome.report.stats.handled += 1
-                if attempt == 1 and timestamp >= 0:
+            attempt, is_again = 1, False
+            if history.is_known or self._retries:
+                attempt, is_again = self._attempt(lane, row)
+            if history.added[part]:
+                headers = history.headers(part, offset, headers)
+            record = made((topic, number, offset, key, value, timestamp, headers, attempt))
+            if not (history.is_known and history.is_uncalled(row, attempt)):
+                self._draft.handled += 1
+                if not is_again and timestamp >= 0:
                     self._starts.append(_clock() - timestamp / 1000)
                 return lane, row, record
-            outcome.number, self._now = self._settled, now
-            self._settle(lane, row, done=outcome.settle_uncalled(row, record))
-            if outcome.report.end.tripped:
+            outcome.streak.number, self._now = self._settled, now
+            self._settle(lane, row, outcome.settle_uncalled(row, record))
+            if outcome.streak.tripped:
                 self._deadline = 0.0
         return None
 
+    def _attempt(self, lane: Lane, row: InputRow) -> tuple[int, bool]:
+        """Returns the number of the attempt that a call is, and whether an earlier one has failed.
+
+        An earlier call need not count, so the number may be 1 again.
+        """
+        if lane in self._retries:
+            return self._retries.pop(lane)[0].attempts + 1, True
+        history = self._outcome.history
+        return history.attempt(*row[:2]), history.has_failed(*row[:2])
+
     def settle(
-        self, lane: Lane, row: InputRow, record: Record, answer: Any, took: float, now: float
+        self, lane: Lane, row: InputRow, record: Fields, answer: Any, took: float, now: float
     ) -> None:
         """Settles the answer of a handler, or its error, after a call of ``took`` seconds."""
         self._calls.append(took)
         self._settled += 1
-        self._outcome.ended = self._settled
+        self._draft.ended = self._settled
         self._now = now
-        if answer is None:
-            self._settle(lane, row, done=True)
-            return
         outcome = self._outcome
-        outcome.number = self._settled
-        self._settle(lane, row, done=outcome.settle(row, record, answer))
-        if outcome.report.end.tripped:
-            self._deadline = 0.0
+        if answer is None:
+            self._settle(lane, row, None)
+        else:
+            outcome.streak.number = self._settled
+            self._settle(lane, row, outcome.settle(row, record, answer))
+            if outcome.streak.tripped:
+                self._deadline = 0.0
+        if outcome.on_settled is not None:
+            outcome.say_settled()
 
-    def _settle(self, lane: Lane, row: InputRow, *, done: bool) -> None:
-        if done:
-            self._outcome.added[row.part].pop(row.offset, None)
+    def _settle(self, lane: Lane, row: InputRow, failure: Failure | None) -> None:
+        outcome = self._outcome
+        if failure is None:
+            outcome.history.forget_added(row)
             offsets, times = self._done[row.part]
             offsets.append(row.offset)
             times.append(row.timestamp)
             self._lanes.remove_running(lane, flows=True)
             return
-        if lane in self._retries:
-            self._lanes.postpone(lane, self._retries[lane][1])
+        due = self._now + max(LEAST_WAIT, failure.delay)
+        if self._retries_here(row, due):
+            outcome.retry(row, failure)
+            self._retries[lane] = failure, due
+            self._lanes.postpone(lane, due)
             return
-        outcome = self._outcome
-        for waiting in self._lanes.remove_running(
-            lane, flows=lane[1] not in outcome.blocked[row.part]
-        ):
-            outcome.block(waiting)
+        outcome.postpone(row, failure)
+        flows = lane[1] not in self._blocked.blocked[row.part]
+        for waiting in self._lanes.remove_running(lane, flows=flows):
+            self._draft.block(waiting)
 
-    def _retry_here(self, row: InputRow, failure: Failure) -> bool:
+    def _retries_here(self, row: InputRow, due: float) -> bool:
         """Returns whether the next attempt of a failed record is made in this batch.
 
         It is not if only retries are left: they would keep the slot waiting.
         """
-        due, report = self._now + max(LEAST_WAIT, failure.delay), self._outcome.report
+        outcome = self._outcome
         alone = self.is_closed and not self._lanes.has_fresh
-        if self._outcome.is_withheld(row.part, row.key_hash):
+        if self._blocked.is_withheld(row.part, row.key_hash):
             return False
-        if due >= self._deadline or alone or report.end.tripped or report.end.fatal:
-            return False
-        self._retries[row.part, self._outcome.lane(row)] = failure, due
-        return True
+        return not (due >= self._deadline or alone or outcome.streak.tripped or outcome.fatal)
 
     def _postpone_retries(self, now: float, *, withheld: bool = False) -> None:
         """Leaves records that wait for a retry to a later batch: all, or the withheld ones."""
         for lane, (failure, due) in list(self._retries.items()):
-            if withheld and not self._outcome.is_withheld(lane[0], failure.key_hash):
+            if withheld and not self._blocked.is_withheld(lane[0], failure.key_hash):
                 continue
             del self._retries[lane]
             first, *behind = self._lanes.drop(lane)
             self._outcome.postpone(first, replace(failure, delay=max(0.0, due - now)))
             for row in behind:
-                self._outcome.block(row)
+                self._draft.block(row)
 
     def next_start_in(self, now: float) -> float:
         """Returns the seconds until a record may start that may not start now."""
@@ -263,50 +294,25 @@ class KeyScheduler:
 
     def close(self, now: float) -> None:
         """Leaves all queued rows to a later batch; called when no handler runs and no row comes."""
-        outcome = self._outcome
-        outcome.number = self._settled
+        self._outcome.streak.number = self._settled
         if self._pace is not None:
-            outcome.report.gates = self._pace.gates(now)
+            self._draft.gates = self._pace.gates(now)
         self._postpone_retries(now)
         for _, row in self._lanes.held():
-            outcome.report.end.timed_out = True
-            outcome.resume_from(row.part, row.offset)
-        self._flush()
+            self._outcome.leave(row.part, row.offset)
+        self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Adds the rows that are done so far to the outcome's draft."""
+        draft = self._draft
         for part, (offsets, times) in self._done.items():
             if offsets:
-                self._outcome.add_done(part, offsets, times)
+                draft.add_done(part, offsets, times)
                 offsets.clear()
                 times.clear()
         if self._starts:
-            self._outcome.report.stats.starts.add_all(pa.array(self._starts))
+            draft.starts.add_all(pa.array(self._starts))
             self._starts.clear()
         if self._calls:
-            self._outcome.report.stats.calls.add_all(pa.array(self._calls))
+            draft.calls.add_all(pa.array(self._calls))
             self._calls.clear()
-
-
-def feed_rows(
-    batches: Iterable[pa.RecordBatch],
-    feed: Callable[[list[InputRow], float], int],
-    outcome: TaskOutcome,
-    time_box: TimeBox,
-) -> None:
-    """Feeds the rows of a slot to a runner that handles several at once.
-
-    Args:
-        batches: The rows.
-        feed: Queues some rows, given the end of the time box; returns how many: the others come
-            too late for this batch.
-        outcome: The outcome of the slot.
-        time_box: Its time box.
-    """
-    for raw in batches:
-        batch = outcome.wanted(raw)
-        deadline = time_box.begin()
-        rows = rows_of(batch)
-        while chunk := list(islice(rows, _CHUNK)):
-            for row in chunk[feed(chunk, deadline) :]:
-                outcome.report.end.timed_out = True
-                outcome.resume_from(row.part, row.offset)

@@ -6,7 +6,6 @@ loop. Task-side code, for that thread alone.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import select
@@ -17,7 +16,6 @@ from dataclasses import replace
 from inspect import isawaitable, iscoroutine
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.worker.async_runner import event_loop
 from coopconsume.worker.channel.watch import watch_driver
 from coopconsume.worker.frame_runner import FrameHandler
 from coopconsume.worker.handler_answers import error_text
@@ -34,6 +32,7 @@ from coopconsume.worker.time_box import OUTLIVED
 
 if TYPE_CHECKING:
     import socket
+    from asyncio import AbstractEventLoop
     from collections.abc import Awaitable, Callable, Iterator
 
     from coopconsume.worker.report import BatchSpec
@@ -72,7 +71,7 @@ class OpenHandler:
         self.driver: socket.socket | None = None
         kind = given if isinstance(given, type) else type(given)
         self._kind = kind
-        self._loop = event_loop() if lives_on_loop(kind) else None
+        self._loop = _event_loop() if lives_on_loop(kind) else None
         try:
             if self._loop is None:
                 self._made, entered = opened(given, context)
@@ -86,7 +85,7 @@ class OpenHandler:
     @property
     def is_usable(self) -> bool:
         """Whether it can be called: the event loop that it belongs to still runs."""
-        return self._loop is None or self._loop is event_loop()
+        return self._loop is None or self._loop is _event_loop()
 
     @property
     def has_query_ended(self) -> bool:
@@ -123,6 +122,7 @@ class OpenHandler:
 
     def _on_loop(self, made: Awaitable[Any], limit: float) -> Any:
         """Returns what an awaitable returns on the event loop, within a time limit."""
+        import asyncio
 
         async def caught() -> Any:
             try:
@@ -245,7 +245,8 @@ class OpenHandlers:
     def _opened(
         self, handler: Any, spec: BatchSpec, slot: int, late: Callable[[str], object]
     ) -> OpenHandler:
-        context, limit = SlotContext(slot, *spec.query), spec.handler_timeout
+        query, limit = spec.query, spec.handler_timeout
+        context = SlotContext(slot, query.group_id, query.query_id, query.run_id, query.slots)
         with _limited(limit, lambda: late(f"TimeoutError: it took longer than {limit:g} s")):
             found = OpenHandler(function_of(handler), context, limit)
         if spec.channel is not None:
@@ -304,3 +305,10 @@ def _is_same_query(one: OpenHandler, of: BatchSpec | None) -> bool:
 
 #: Of this process.
 HANDLERS = OpenHandlers()
+
+
+def _event_loop() -> AbstractEventLoop:
+    # Workers without coroutines load no asyncio.
+    from coopconsume.worker.async_runner import event_loop
+
+    return event_loop()

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,17 +27,20 @@ if TYPE_CHECKING:
     from coopconsume.record import Headers
     from coopconsume.state.slot_state import StateSpec
     from coopconsume.worker.channel.spec import ChannelSpec
+    from coopconsume.worker.handler_lines import SlotLines
     from coopconsume.worker.realtime.spec import RealTimeSpec
 
 Ordering = Literal["key", "partition", "none"]
 
 
 class QueryIds(NamedTuple):
-    """The query that a batch belongs to, as in its progress; empty without a query."""
+    """The query that a batch belongs to: its ids, empty without a query, its slots, its member."""
 
     group_id: str = ""
     query_id: str = ""
     run_id: str = ""
+    slots: int = 1
+    client_id: str = ""
 
 
 #: The column that marks the rows of records that do not pass the filter.
@@ -113,6 +116,9 @@ class BatchSpec:
         realtime: What the slots read themselves; None: Spark reads their records.
         query: What handlers that are opened get to know of the query.
         decoding: How keys and values are decoded for handlers; None: they get bytes.
+        log_lines: The last lines that a call has logged and printed which its error has.
+        shown_lines: Lines that the driver shows in a second, of those that calls log and print.
+        has_spans: Whether each handler call has an OpenTelemetry span.
     """
 
     batch: int
@@ -138,6 +144,9 @@ class BatchSpec:
     realtime: RealTimeSpec | None = None
     query: QueryIds = field(default_factory=QueryIds)
     decoding: Decoding | None = None
+    log_lines: int = 0
+    shown_lines: int = 0
+    has_spans: bool = False
 
 
 @dataclass(frozen=True)
@@ -182,9 +191,9 @@ class DeadLetter:
     dealt_by: bytes | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class PartitionReport:
-    """The outcomes of one partition's records in one slot and batch.
+    """The outcomes of one partition's records in one slot and batch; it does not change.
 
     Attributes:
         done: Offsets that are settled, dead letters included (`pack_offsets`).
@@ -246,7 +255,7 @@ class Reads(NamedTuple):
         return Reads(*(now - then for now, then in zip(self, before, strict=True)))
 
 
-@dataclass
+@dataclass(frozen=True)
 class SlotStats:
     """Counts and times of a slot. Those of a final report do not contain what earlier ones had.
 
@@ -276,7 +285,7 @@ class SlotStats:
     restored: tuple[int, float] = (0, 0.0)
 
 
-@dataclass
+@dataclass(frozen=True)
 class SlotEnd:
     """How the part of a slot in a batch ended, in its final report.
 
@@ -329,9 +338,9 @@ class SlotEnd:
     stopped: str = ""
 
 
-@dataclass
+@dataclass(frozen=True)
 class SlotReport:
-    """What a slot reports of its part of a batch.
+    """What a slot reports of its part of a batch; it does not change.
 
     The final report holds what is in no progressive report.
 
@@ -353,6 +362,7 @@ class SlotReport:
             that leave, and their records that are at work, in the same form: the slot starts no
             other of them. None: as in an earlier report.
         stats: Counts and times.
+        lines: What handlers have logged and printed, for the driver to show; None: nothing.
         end: How the slot ended; without meaning in a progressive report.
     """
 
@@ -368,7 +378,17 @@ class SlotReport:
     kept: list[tuple[int, int, int]] | None = None
     leaving: tuple[int, list[tuple[int, int, int]]] | None = None
     stats: SlotStats = field(default_factory=SlotStats)
+    lines: SlotLines | None = None
     end: SlotEnd = field(default_factory=SlotEnd)
+
+    @property
+    def has_progress(self) -> bool:
+        """Whether it has more than lines of handlers: outcomes, or records that are given back."""
+        return bool(self.partitions) or self.kept is not None or self.leaving is not None
+
+    def with_end(self, **facts: Any) -> SlotReport:
+        """Returns this report with more facts of the slot's end, by the fields of `SlotEnd`."""
+        return replace(self, end=replace(self.end, **facts))
 
 
 _HEAD = struct.Struct("<bqq")

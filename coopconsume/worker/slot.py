@@ -1,9 +1,8 @@
 """Runs the part of a batch that belongs to one slot, in a Spark task.
 
-The rows of a slot arrive in ascending offsets within each partition. The serial runner is here,
-too: one record after another in the task's thread. A record that fails blocks its lane (see
-`coopconsume.worker.key_queues`) for the rest of the batch, and no other. Task-side code: it needs
-only the standard library, pyarrow and PySpark's worker.
+The rows of a slot arrive in ascending offsets within each partition. A record that fails blocks its
+lane (see `coopconsume.worker.key_queues`) for the rest of the batch, and no other. Task-side code:
+it needs only the standard library, pyarrow and PySpark's worker.
 """
 
 from __future__ import annotations
@@ -13,36 +12,25 @@ import os
 import pickle
 import sys
 import time
-from array import array
-from bisect import bisect_left
 from dataclasses import replace
 from functools import partial
-from itertools import chain, repeat, starmap
-from operator import length_hint
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from coopconsume.errors.state import StateNotReadable
-from coopconsume.record import Record
-from coopconsume.state.value import State
 from coopconsume.values.callables import NameNotFound, is_async, object_named
-from coopconsume.worker.async_runner import run_coroutines
 from coopconsume.worker.crash_journal import CrashJournal, Deadline, journal_path, read_journal
 from coopconsume.worker.fail_stop import FailStop
-from coopconsume.worker.frame_runner import FrameHandler, run_frames
+from coopconsume.worker.frame_runner import FrameHandler, FrameRunner, waiting
+from coopconsume.worker.handler_calls import watched
 from coopconsume.worker.handler_life import OpenFailed, has_life
+from coopconsume.worker.handler_logs import log_watcher
+from coopconsume.worker.handler_spans import export_spans, span_watcher
 from coopconsume.worker.host_locks import WorkerLock
-from coopconsume.worker.input_rows import (
-    HASH,
-    KEY,
-    OFFSET,
-    STAMP,
-    VALUE,
-    InputRow,
-    headers_of,
-)
+from coopconsume.worker.input_rows import KEY
 from coopconsume.worker.left_report import (
     end_worker_with,
     remove_old_reports,
@@ -51,31 +39,29 @@ from coopconsume.worker.left_report import (
 from coopconsume.worker.outcome import TaskOutcome
 from coopconsume.worker.process_timer import process_timer
 from coopconsume.worker.report import SlotEnd, SlotReport, pack_offsets
-from coopconsume.worker.thread_runner import run_threads
+from coopconsume.worker.reporter import SlotReporter
+from coopconsume.worker.serial_runner import SerialRunner
+from coopconsume.worker.thread_runner import ThreadRunner
 from coopconsume.worker.time_box import TimeBox
 
 if TYPE_CHECKING:
-    import datetime as dt
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from commits.model import TopicPartition
     from coopconsume.decoding import Decoding
-    from coopconsume.record import RetryPolicy
+    from coopconsume.record import Record, RetryPolicy
     from coopconsume.state.slot_state import SlotState
     from coopconsume.worker.channel.client import SlotChannel
+    from coopconsume.worker.crash_journal import AtCrash
+    from coopconsume.worker.handler_lines import LineBuffer
     from coopconsume.worker.open_handlers import OpenHandlers
     from coopconsume.worker.report import BatchSpec
+    from coopconsume.worker.runner import Runner
 
     Handler = Callable[[Record], Any]
     Send = Callable[[bytes], None]
 
 REPORT_SCHEMA = "slot int, report binary"
-#: Where a call takes less than this on average, in seconds, the clock is read once for a block of
-#: so many rows.
-_FAST = 5e-6
-_BLOCK = 16
-#: Seconds between two reads of the clock after which the process may have been frozen.
-_LONG = 0.1
 
 _current_slot = -1
 
@@ -162,8 +148,10 @@ class SlotRunner:
             if not report.end.error:
                 return self._answer(slot, report)
         except BaseException as error:  # noqa: BLE001 - of the library, of Spark or of the host
-            report = self._outcome(slot).failed(error)
-            report.end.crashed = True  # What it has done since its last report is not known.
+            outcome = self._outcome(slot)
+            outcome.fail(error)
+            # What it has done since its last report is not known.
+            report = outcome.close(SlotEnd(crashed=True))
         end = partial(_exit, report.end.error)
         return end_worker_with(report, journal_path(self._spec, slot), end)
 
@@ -173,8 +161,7 @@ class SlotRunner:
 
     def _answer(self, slot: int, report: SlotReport) -> pa.RecordBatch:
         """Sends a report; returns the task's row."""
-        report.end.clock = time.time()
-        payload = pickle.dumps(report)
+        payload = pickle.dumps(report.with_end(clock=time.time()))
         if self._send is not None:
             self._send(payload)
         sent = [None if self._send else payload]
@@ -235,17 +222,23 @@ class SlotRunner:
         for _ in rows:
             pass
         outcome.resume_from_start()
-        outcome.report.end = end
-        return outcome.close()
+        return outcome.close(end)
 
-    def _ready(self, slot: int) -> tuple[Handler, SlotState | None] | SlotEnd:
-        """Returns the handler, open, and the state; or why the slot starts nothing."""
+    def _ready(
+        self, slot: int, lines: LineBuffer | None
+    ) -> tuple[Handler, SlotState | None] | SlotEnd:
+        """Returns the handler, open, and the state; or why the slot starts nothing.
+
+        Args:
+            slot: The slot.
+            lines: Gets what its handlers log and print; None: nobody wants it.
+        """
         spec, handler, state = self._spec, resolve_handler(self._handler), None
         try:
             if has_life(handler):
                 handler = self._opened(handler, slot)
             if spec.decoding is not None:
-                handler = _typed(handler, spec.decoding)
+                handler = _typed(handler, spec.decoding, with_state=spec.state is not None)
             if spec.state is not None:
                 from coopconsume.state.slot_state import SlotState
 
@@ -259,7 +252,13 @@ class SlotRunner:
             if state is not None:
                 state.close()
             return SlotEnd(late=late)
-        return handler if state is None else state.wrapped(handler), state
+        handler = handler if state is None else state.wrapped(handler)
+        if isinstance(handler, FrameHandler):
+            handler = waiting(handler, self._policy.timeout)
+        spans = span_watcher(spec.query) if spec.has_spans else None
+        logs = log_watcher(spec.log_lines, lines)
+        watchers = [one for one in (spans, logs) if one is not None]
+        return watched(handler, watchers), state
 
     def _opened(self, handler: Handler, slot: int) -> Handler:
         """Returns a handler that is open in this process; the first slot of a run opens it.
@@ -283,12 +282,10 @@ class SlotRunner:
         global _current_slot  # noqa: PLW0603 - a worker process runs one task at a time
         spec = self._spec
         outcome = self._outcome(slot)
-        ready = self._ready(slot)
+        ready = self._ready(slot, outcome.draft.lines)
         if isinstance(ready, SlotEnd):
             return self._start_nothing(slot, batches, ready)
         handler, state = ready
-        if state is not None:
-            outcome.report.stats.restored = state.restored
         seats = handler.max_records if isinstance(handler, FrameHandler) else spec.concurrency
         remove_old_reports()
         journal = CrashJournal(journal_path(spec, slot), seats)
@@ -298,10 +295,12 @@ class SlotRunner:
         try:
             if channel is not None:
                 time_box.may_start = channel.may_start
-            rows = self._begin(batches, outcome, time_box, channel)
+            runner = _runner_of(handler, outcome)(handler, outcome, time_box)
+            reporter = SlotReporter(outcome, runner)
+            rows = self._begin(batches, outcome, time_box, channel, reporter)
             if state is not None:
                 rows = _prefetched(rows, state, spec.partitions)
-            _runner_of(handler, outcome)(rows, handler, outcome, time_box)
+            runner.run(rows)
         finally:
             _current_slot = -1
             time_box.check_lease()
@@ -310,12 +309,12 @@ class SlotRunner:
             if state is not None:
                 state.close()
             journal.close()
-        report = outcome.close()
-        report.end.unacknowledged = left
-        report.end.stopped = time_box.stopped
-        report.end.timed_out = report.end.timed_out and not time_box.stopped
-        if time_box.started:
-            report.stats.busy = time.monotonic() - time_box.started
+            export_spans()
+        report = outcome.close(
+            SlotEnd(unacknowledged=left, stopped=time_box.stopped),
+            busy=time.monotonic() - time_box.started if time_box.started else 0.0,
+            restored=(0, 0.0) if state is None else state.restored,
+        )
         if not report.end.error:
             _leave_open(spec.run)
         return report
@@ -326,10 +325,11 @@ class SlotRunner:
         outcome: TaskOutcome,
         time_box: TimeBox,
         channel: SlotChannel | None,
+        reporter: SlotReporter,
     ) -> Iterator[pa.RecordBatch]:
         """Has the channel report from now on; returns the rows to handle."""
         if channel is not None:
-            channel.begin(outcome, time_box)
+            channel.begin(reporter, time_box)
         return _until_halted(batches, outcome, time_box)
 
     def after_a_crash(self, slot: int) -> SlotReport:
@@ -341,21 +341,29 @@ class SlotRunner:
         words = read_journal(journal)
         if words is None:
             return SlotReport(batch=spec.batch, slot=slot, end=SlotEnd(unknown=True))
-        outcome = self._outcome(slot)
-        outcome.resume_from_start()
-        report = outcome.close()
+        report = self._start_nothing(slot, (), self._end_of(words))
+        partitions = {}
         for part, found in report.partitions.items():
             offsets = sorted(offset for at, offset in words.running if at == part)
-            found.read = pack_offsets(pa.array(offsets, pa.int64()))
-        end, report.pid = report.end, words.pid
-        end.crashed, end.overdue, end.culprits = True, words.was_overdue, words.culprits
-        end.suspects = [] if end.culprits else words.running
-        if words.deadline is Deadline.LEASE:
+            read = pack_offsets(pa.array(offsets, pa.int64()))
+            partitions[part] = replace(found, read=read)
+        return replace(report, pid=words.pid, partitions=partitions)
+
+    def _end_of(self, words: AtCrash) -> SlotEnd:
+        """Returns how a slot ended whose worker has left its last words."""
+        culprits = words.culprits
+        suspects = [] if culprits else words.running
+        deserted = words.deadline is Deadline.LEASE
+        if deserted:
             # A call that keeps the interpreter lock keeps its slot from the driver, too.
-            lease = spec.channel.lease if spec.channel is not None else math.inf
-            end.deserted, end.culprits = True, []
-            end.suspects = words.running if words.stood_still > lease else []
-        return report
+            channel = self._spec.channel
+            lease = channel.lease if channel is not None else math.inf
+            culprits = []
+            suspects = words.running if words.stood_still > lease else []
+        return SlotEnd(
+            crashed=True, overdue=words.was_overdue, deserted=deserted, culprits=culprits,
+            suspects=suspects,
+        )  # fmt: skip
 
     def _outcome(self, slot: int) -> TaskOutcome:
         return TaskOutcome(
@@ -389,18 +397,19 @@ def _exit(error: str, status: int) -> NoReturn:
     try:
         if handlers := _open_handlers():
             handlers.close_all(RuntimeError(error))
+        export_spans()
     finally:
         os._exit(status)
 
 
-def _typed(handler: Handler, decoding: Decoding) -> Handler:
+def _typed(handler: Handler, decoding: Decoding, *, with_state: bool) -> Handler:
     """Returns a handler that gets decoded keys and values."""
     from coopconsume.decoding.columns import frame_decoder
     from coopconsume.decoding.record_decoder import record_decoder
 
     if isinstance(handler, FrameHandler):
         return replace(handler, decoder=frame_decoder(decoding, handler.format))
-    return record_decoder(decoding).wrapped(handler)
+    return record_decoder(decoding).wrapped(handler, with_state=with_state)
 
 
 def _end_channel(channel: SlotChannel | None, outcome: TaskOutcome) -> list[SlotReport]:
@@ -438,302 +447,16 @@ def _prefetched(
         yield batch
 
 
-def _runner_of(handler: Handler, outcome: TaskOutcome) -> Callable[..., None]:
-    """Returns the function that runs the rows of a slot."""
+def _runner_of(handler: Handler, outcome: TaskOutcome) -> Callable[..., Runner]:
+    """Returns the class of the runner for a slot."""
     if isinstance(handler, FrameHandler):
-        return run_frames
+        return FrameRunner
     if is_async(handler):
-        return run_coroutines
+        # Workers without coroutines load no asyncio.
+        from coopconsume.worker.async_runner import AsyncRunner
+
+        return AsyncRunner
     spec = outcome.spec
     plain = spec.concurrency == 1 and not spec.rates and outcome.policy.timeout is None
     plain = plain and spec.realtime is None  # A failed record waits in the slot.
-    return run_serial if plain and not outcome.has_uncalled else run_threads
-
-
-def run_serial(  # noqa: C901 - one loop, called for each record
-    batches: Iterable[pa.RecordBatch], handler: Handler, outcome: TaskOutcome, time_box: TimeBox
-) -> None:
-    """Handles the rows one after another in the task's own thread; by far the cheapest runner."""
-    report, blocked, cells = outcome.report, outcome.blocked, time_box.journal.cells
-    code, place = time_box.journal.FIRST, time_box.journal.FIRST + 1
-    handled, lock = 0, outcome.lock
-    progress = RowProgress(outcome, time_box.check_lease)
-    keeps = progress.keep
-    outcome.give_back = time_box.give_back
-    for raw in batches:
-        batch = outcome.wanted(raw)
-        hashes, at_work = batch.column(HASH), None
-        numbers, reads = progress.begin(batch)
-        time_box.begin()
-        for i, part, offset, record, _ in records_of(batch, outcome, numbers, reads):
-            if time_box.is_over and (handled or time_box.stopped):
-                report.end.timed_out = True
-                at_work, cells[code] = None, 0  # No handler runs from now on.
-                progress.skip(i)
-                outcome.resume_from(part, record.offset)
-                continue
-            if blocked[part] and outcome.is_blocked(row := _row(part, hashes[i], record)):
-                progress.skip(i)
-                outcome.block(row)
-                continue
-            handled += 1
-            cells[place] = offset
-            if part != at_work:
-                at_work, cells[code] = part, part + 1
-                if time_box.is_closed:
-                    time_box.refuse()
-            try:
-                answer = handler(record)
-                if answer is not None:
-                    is_kept = type(answer) is State and keeps(i, answer)
-                    answer = None if is_kept else outcome.checked(answer)
-            except BaseException as error:  # noqa: BLE001 - SystemExit too costs its record alone
-                answer = error
-            if answer is not None:
-                outcome.number = handled
-                at_work, cells[code] = None, 0
-                with lock:
-                    if not outcome.settle(_row(part, hashes[i], record), record, answer):
-                        progress.failed(i)
-                        time_box.is_over = time_box.is_over or bool(report.end.tripped)
-                    progress.settled = i + 1
-        cells[code] = 0
-        progress.end()
-        report.stats.handled = outcome.number = handled
-
-
-class RowProgress:
-    """How far a slot is in the Arrow batch that it handles row by row.
-
-    Another thread may ask for it at any time, at no cost for the loop over the rows: the length
-    hint of the iterator of row numbers shows which row was drawn last, and all rows before it are
-    finished.
-
-    Attributes:
-        settled: At least so many rows, from the first one on, have their answers in the outcome.
-        started: When the first row of each block was drawn for its handler call, in seconds since
-            the epoch; NaN: it was not called. A block is one row, or `_BLOCK` rows of a handler
-            that takes so little time that to read the clock for each call would cost as much.
-
-    Args:
-        outcome: Takes what is done.
-        stood_still: Called at a read of the clock that comes long after the one before.
-    """
-
-    def __init__(self, outcome: TaskOutcome, stood_still: Callable[[], None]) -> None:
-        self._outcome = outcome
-        self._stood_still = stood_still
-        self._read_at = 0.0
-        self._batch: pa.RecordBatch | None = None
-        self._numbers: Iterator[int] = iter(())
-        self._skipped: list[int] = []
-        self.started = array("d")
-        #: Changes of the state that are kept by columns: rows in ascending order, values, and when
-        #: these are gone.
-        self._changed: list[int] = []
-        self._values: list[Any] = []
-        self._expiry: list[dt.datetime | None] = []
-        changes = outcome.changes
-        by_key = changes is not None and not outcome.spec.has_ordering_keys
-        self._check = changes.check_of("value") if changes is not None and by_key else None
-        self._first = 0
-        self._block = 1
-        self._is_fast = False
-        self.settled = 0
-        outcome.flush = self.flush
-        outcome.at_work = self.at_work
-
-    def begin(self, batch: pa.RecordBatch) -> tuple[Iterator[int], Iterator[None]]:
-        """Begins with an Arrow batch.
-
-        Returns:
-            The numbers of its rows, and an iterator with an item for each row that reads the clock
-            at the first row of each block.
-        """
-        with self._outcome.lock:
-            self._batch, self._numbers, self._skipped = batch, iter(range(batch.num_rows)), []
-            self._first = self.settled = 0
-            self._block = _BLOCK if self._is_fast and batch.num_rows % _BLOCK == 0 else 1
-            self.started = array("d")
-        reads = starmap(self._read_clock, repeat(()))
-        if self._block > 1:
-            others = [repeat(None)] * (self._block - 1)
-            return self._numbers, chain.from_iterable(zip(reads, *others))  # noqa: B905
-        return self._numbers, reads
-
-    def _read_clock(self) -> None:
-        now = time.time()
-        self.started.append(now)
-        # The clock may have been set back meanwhile.
-        if not 0.0 <= now - self._read_at < _LONG:
-            self._stood_still()
-        self._read_at = now
-
-    def skip(self, number: int) -> None:
-        """Notes a row whose handler is not called."""
-        if number % self._block == 0:
-            self.started[number // self._block] = math.nan
-        self._skipped.append(number)
-
-    def keep(self, number: int, state: State) -> bool:
-        """Keeps the change of the state that the handler of a row has made.
-
-        Returns:
-            False: `TaskOutcome.settle` has to do it, as there are output rows, or as the value does
-            not fit.
-        """
-        if self._check is None or state.answer is not None:
-            return False
-        value, expires = state.left()
-        try:
-            value = self._check(value)
-        except Exception:  # noqa: BLE001 - `TaskOutcome.checked` says why
-            return False
-        state.pass_on(value, expires)
-        self._values.append(value)
-        self._expiry.append(expires)
-        self._changed.append(number)
-        return True
-
-    def failed(self, number: int) -> None:
-        """Notes a row that was handled and is not done. Called with the outcome's lock held."""
-        self._skipped.append(number)
-        self._outcome.ended += 1
-
-    def flush(self) -> None:
-        """Notes the rows that are done so far. Called with the outcome's lock held."""
-        if self._batch is not None:
-            # Looked at before the list of skipped rows, to which a row is added before the next
-            # one is drawn.
-            self._done(max(self._first, self.settled, self._drawn - 1))
-
-    @property
-    def _drawn(self) -> int:
-        """Rows of the Arrow batch that were drawn; the handler may be at work on the last one."""
-        assert self._batch is not None
-        rows: int = self._batch.num_rows
-        return rows - length_hint(self._numbers)
-
-    def at_work(self) -> list[tuple[int, int, int]]:
-        """Returns the rows that were drawn and are not known to be finished or skipped.
-
-        The handler runs on the last one at most. Called with the outcome's lock held.
-        """
-        if self._batch is None:
-            return []
-        part, offset, key_hash = (self._batch.column(n) for n in (0, OFFSET, HASH))
-        drawn = range(max(self._first, self.settled), self._drawn)
-        return [
-            (part[i].as_py(), offset[i].as_py(), key_hash[i].as_py())
-            for i in drawn
-            if i not in self._skipped
-        ]
-
-    def end(self) -> None:
-        """All rows of the Arrow batch are finished."""
-        assert self._batch is not None
-        with self._outcome.lock:
-            rows = self._batch.num_rows
-            self._done(rows)
-            self._batch = None
-        self._is_fast = rows > 0 and time.time() - self.started[0] < rows * _FAST
-
-    def _done(self, end: int) -> None:
-        assert self._batch is not None
-        if self._changed:
-            self._add_changes(self._batch, end)
-        first, self._first = self._first, end
-        skipped = [i - first for i in self._skipped if first <= i < end]
-        self._outcome.ended += end - first - len(skipped)
-        rows = self._batch.slice(first, end - first)
-        block = self._block
-        blocks = slice(-(-first // block), -(-end // block))
-        at = self.started[blocks]
-        # Without a copy: this is done for each record.
-        starts = pa.Array.from_buffers(pa.float64(), len(at), [None, pa.py_buffer(at)])
-        begin = rows
-        if block > 1:
-            begin = rows.take(
-                pa.array(range(blocks.start * block - first, len(rows), block), pa.int64())
-            )
-        self._outcome.count_starts(begin, starts, block)
-        self._count_calls(starts, self.started[blocks.stop : blocks.stop + 1])
-        done_rows(self._outcome, rows, skipped)
-
-    def _add_changes(self, batch: pa.RecordBatch, end: int) -> None:
-        """Adds the changes of the rows before one; the handler may add others meanwhile."""
-        changes, count = self._outcome.changes, bisect_left(self._changed, end)
-        assert changes is not None
-        rows, values, expiry = self._changed[:count], self._values[:count], self._expiry[:count]
-        del self._changed[:count], self._values[:count], self._expiry[:count]
-        found = batch.take(pa.array(rows, pa.int64()))
-        _, value_type, expires_type = changes.schema.types
-        changes.add_columns([
-            found.column(KEY), pa.array(values, value_type), pa.array(expiry, expires_type),
-            found.column(0), found.column(OFFSET), found.column(HASH),
-        ])  # fmt: skip
-
-    def _count_calls(self, starts: pa.Array, following: array[float]) -> None:
-        """Counts the times of calls: each lasts until the next one, as each clock read has a cost.
-
-        Settling a failed record counts as part of its call.
-        """
-        begun = starts.filter(pc.is_finite(starts))
-        if len(begun):
-            last = [at for at in following if math.isfinite(at)] or [time.time()]
-            ends = pa.concat_arrays([begun[1:], pa.array(last)])
-            calls = self._outcome.report.stats.calls
-            calls.add_all(pc.subtract(ends, begun))
-            # Of a block, one call counts with all of the time.
-            calls.counts[0] += (self._block - 1) * len(begun)
-
-
-def _row(part: int, key_hash: pa.Int64Scalar, record: Record) -> InputRow:
-    return InputRow(part, record.offset, key_hash.as_py(), *record[3:7])
-
-
-def records_of(
-    batch: pa.RecordBatch, outcome: TaskOutcome, numbers: Iterator[int], reads: Iterator[None]
-) -> Iterator[tuple[int, int, int, Record, None]]:
-    """Yields the rows as handlers see them, with row number, part and offset.
-
-    With each row its number is taken from ``numbers``, and then an item of ``reads``. Records are
-    made one at a time, without a line of Python for each.
-    """
-    rows, names = batch.num_rows, outcome.spec.partitions
-    offsets, keys, values, stamps = (
-        batch.column(n).to_pylist() for n in (OFFSET, KEY, VALUE, STAMP)
-    )
-    topics: Iterable[str]
-    of_parts: Iterable[int]
-    if len(outcome.work) == 1:
-        (part,) = outcome.work
-        parts = [part] * rows
-        topics, of_parts = repeat(names[part][0], rows), repeat(names[part][1], rows)
-    else:
-        parts = batch.column(0).to_pylist()
-        topics = map([topic for topic, _ in names].__getitem__, parts)
-        of_parts = map([number for _, number in names].__getitem__, parts)
-    attempts: Iterable[int] = repeat(1, rows)
-    headers = headers_of(batch)
-    if outcome.retried:
-        attempts = map(outcome.attempt, parts, offsets)
-        headers = map(outcome.headers, parts, offsets, headers)
-    fields = zip(topics, of_parts, offsets, keys, values, stamps, headers, attempts, strict=True)
-    records = map(tuple.__new__, repeat(Record), fields)  # `Record._make` is Python.
-    return zip(numbers, parts, offsets, records, reads)  # noqa: B905
-
-
-def done_rows(outcome: TaskOutcome, batch: pa.RecordBatch, skipped: list[int]) -> None:
-    """Notes the rows of a batch as done, except those at some indexes."""
-    found = batch.select([0, OFFSET, STAMP])
-    if skipped:
-        left = set(skipped)
-        keep = pa.array([i for i in range(batch.num_rows) if i not in left], pa.int64())
-        found = found.take(keep)
-    if len(outcome.done) > 1:  # A filter for each partition would cost more, the more there are.
-        found = found.take(pc.array_sort_indices(found.column(0)))
-    first, done = 0, found.select([1, 2])
-    for part, count in zip(*found.column(0).value_counts().flatten(), strict=True):
-        outcome.done[part.as_py()].append(done.slice(first, count.as_py()))
-        first += count.as_py()
+    return SerialRunner if plain and not outcome.history.has_uncalled else ThreadRunner

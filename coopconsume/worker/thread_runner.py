@@ -7,49 +7,32 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.worker.key_scheduler import KeyScheduler, feed_rows
+from coopconsume.worker.scheduled_runner import ScheduledRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     import pyarrow as pa
 
-    from coopconsume.record import Record
+    from coopconsume.record import Fields
     from coopconsume.worker.input_rows import InputRow
     from coopconsume.worker.outcome import TaskOutcome
     from coopconsume.worker.rate_limit import Lane
     from coopconsume.worker.time_box import TimeBox
 
-    Handler = Callable[[Record], Any]
+    Handler = Callable[[Any], Any]
 
 #: While handler calls end within this time, in seconds, one thread takes record after record: to
 #: wake another thread takes longer than the call. If a call lasts longer, another thread goes on.
 QUICK = 0.001
 
 
-def run_threads(
-    batches: Iterable[pa.RecordBatch], handler: Handler, outcome: TaskOutcome, time_box: TimeBox
-) -> None:
-    """Handles the rows on up to ``concurrency`` threads."""
-    runner = ThreadRunner(handler, outcome, time_box)
-    feed_rows(batches, runner.feed, outcome, time_box)
-    runner.finish()
-
-
-class ThreadRunner:
-    """Threads that take rows from a scheduler; each is started when there is work for it."""
+class ThreadRunner(ScheduledRunner):
+    """Up to ``concurrency`` threads; each is started when there is work for it."""
 
     def __init__(self, handler: Handler, outcome: TaskOutcome, time_box: TimeBox) -> None:
-        self._handler = handler
-        self._outcome = outcome
-        self._taken = outcome.checked
-        self._most = outcome.spec.concurrency
-        self._timeout = outcome.policy.timeout
-        self._time_box = time_box
-        self._scheduler = KeyScheduler(outcome, time.monotonic())
-        self._lock = outcome.lock
+        super().__init__(handler, outcome, time_box)
         self._work = threading.Condition(self._lock)
-        self._space = threading.Condition(self._lock)
         self._idle = 0
         #: When one of the waiting threads wakes up to check the scheduler for all of them.
         self._alarm = math.inf
@@ -61,47 +44,11 @@ class ThreadRunner:
         self._over = threading.Event()
         if self._timeout is not None:
             threading.Thread(target=self._watch, args=(self._timeout,), daemon=True).start()
-        self._scheduler.may_start = time_box.may_start
         time_box.on_halt(self._halt)
-        outcome.give_back = self._give_back
 
-    def _give_back(self) -> None:
-        """Starts nothing more. Called with the lock held."""
-        self._time_box.give_back()
-        self._scheduler.give_back(time.monotonic())
-        self._work.notify_all()
-        self._space.notify()
-
-    def _halt(self) -> None:
-        """Starts nothing more. Called from any thread."""
-        with self._lock:
-            self._scheduler.halt()
-            self._work.notify_all()
-            self._space.notify()
-
-    def feed(self, rows: list[InputRow], deadline: float) -> int:
-        """Queues rows in their order; waits while the queue is full.
-
-        Returns:
-            How many were queued; the others come too late for this batch.
-        """
-        scheduler = self._scheduler
-        with self._lock:
-            scheduler.deadline = deadline
-            is_late = scheduler.is_late(time.monotonic())
-            for i, row in enumerate(rows):
-                while not (is_late or scheduler.has_space()):
-                    self._start_workers()
-                    self._space.wait(max(0.001, min(1.0, deadline - time.monotonic())))
-                    is_late = scheduler.is_late(time.monotonic())
-                if is_late:
-                    return i
-                scheduler.admit(row)
-            self._start_workers()
-        return len(rows)
-
-    def finish(self) -> None:
-        """Waits for the queued rows; what the time box leaves over goes to a later batch."""
+    def run(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Handles the rows; what the time box leaves over goes to a later batch."""
+        self.feed(batches)
         with self._lock:
             self._scheduler.is_closed = True
             self._work.notify_all()
@@ -111,7 +58,10 @@ class ThreadRunner:
         with self._lock:
             self._scheduler.close(time.monotonic())
 
-    def _start_workers(self) -> None:
+    def _wake_all(self) -> None:
+        self._work.notify_all()
+
+    def _start_handlers(self) -> None:
         """Wakes or starts threads for the rows that may start."""
         ready = self._scheduler.ready
         if self._is_quick:
@@ -134,7 +84,7 @@ class ThreadRunner:
         """Whether handler calls take less time than to wake another thread."""
         return self._took < QUICK
 
-    def _next(self, *, is_at_work: bool) -> tuple[Lane, InputRow, Record] | None:
+    def _next(self, *, is_at_work: bool) -> tuple[Lane, InputRow, Fields] | None:
         """Waits for the next record and returns it; None at the end. Called with the lock held.
 
         Args:
@@ -192,11 +142,11 @@ class ThreadRunner:
             self._scheduler,
             self._time_box,
             self._handler,
-            self._taken,
+            self._outcome.checked,
         )
         leave = time_box.journal.leave
         began = self._began if self._timeout is not None else None
-        settled: tuple[Lane, InputRow, Record, Any, float] | None = None
+        settled: tuple[Lane, InputRow, Fields, Any, float] | None = None
         while True:
             with self._lock:
                 if settled is not None:

@@ -38,7 +38,7 @@ class TimeBox:
             in the journal, `refuse` takes the place of the handler.
         stopped: Why not even a first record may start (`SlotEnd.stopped`); empty: it may.
         may_start: Whether the slot's lease holds at an instant. A thread sets `is_over` when the
-            lease ends. If the process was frozen, `run_serial` may come to it first: it looks
+            lease ends. If the process was frozen, `SerialRunner` may come to it first: it looks
             itself where much time has passed between two reads of the clock.
         culprits: Returns the seats whose handlers keep the others from ending; None: no handler
             does, and each that runs too long does so by itself.

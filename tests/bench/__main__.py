@@ -14,6 +14,7 @@ from tests.bench.appends import appends
 from tests.bench.assignors import assignors
 from tests.bench.channel import channel
 from tests.bench.commit import commit
+from tests.bench.commit_groups import commit_groups
 from tests.bench.cooperative import chunks, cooperative
 from tests.bench.cycle import cycle
 from tests.bench.empty import empty
@@ -33,6 +34,7 @@ from tests.bench.slots import slots
 from tests.bench.state import state
 from tests.bench.store import store
 from tests.bench.throughput import throughput
+from tests.bench.typed import typed
 from tests.bench.wide import wide
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ _BENCHMARKS: dict[str, Callable[[Harness, Callable[[str], None]], list[Report]]]
     "cycle": cycle,
     "appends": appends,
     "commit": commit,
+    "commit-groups": commit_groups,
     "assignors": assignors,
     "group": group,
     "channel": channel,
@@ -57,6 +60,7 @@ _BENCHMARKS: dict[str, Callable[[Harness, Callable[[str], None]], list[Report]]]
     "fenced": fenced,
     "owners": owners,
     "slots": slots,
+    "typed": typed,
     "empty": empty,
     "processing": processing,
     "realtime": realtime,
@@ -101,6 +105,7 @@ def main(
             how = {
                 "growth": "medians of several times",
                 "latency": f"medians of {turns} turns, all sides in turn",
+                "commit-groups": f"medians of {turns} turns after 1 for warmth",
             }.get(name, f"{warm}, all sides in turn; a ratio is the median of all turns'")
             head = f"`{command}`, {dt.datetime.now(dt.UTC):%Y-%m-%d}: {how}. {surroundings()}."
             click.echo(_text(head, reports, markdown=markdown))

@@ -39,10 +39,12 @@ _IDLE_ALONE = "stop() and close() of an idle job, broker killed"
 _BUSY_ALONE = "stop() and close() of a job with a backlog, broker killed"
 _REPEATED = "handler calls that a kill -9 leaves uncommitted"
 _SUCCESSOR = "kill -9 to the first handler call of a successor on another host"
+_STATIC = "the same as a static member"
 _ON_HOST = "the same on its host"
 _FIRST = "first start of a group to its first handler call"
 _STOP_LIMIT, _REPEATED_LIMIT = "limit of a stop", "limit of the calls that a kill leaves"
 _SUCCESSOR_LIMIT = "limit of the successor"
+_STATIC_LIMIT = "limit of the static successor"
 _ON_HOST_LIMIT = "limit of the successor on its host"
 _WITH, _WITHOUT = "with the channel", "without"
 _KILLED_SLOTS, _CONCURRENCY = 8, 8
@@ -51,6 +53,8 @@ _MORE, _WARM_UPS = 6, 4
 _HANDLER_SECONDS = 0.01
 #: Seconds behind the session within which a successor calls its first handler.
 _AFTER_SESSION = 10.0
+#: Seconds within which a static member on another host does so, without the session.
+_STATIC_WITHIN = 10.0
 #: Seconds that a restart on the host of a killed job may take beyond a first start.
 _AFTER_FIRST = 3.0
 #: Seconds that a stop may take beyond the longest handler.
@@ -96,11 +100,12 @@ def channel(harness: Harness, say: Callable[[str], None]) -> list[Report]:
         f"Its successor is another application, whose Spark runs; kafka.session.timeout.ms, the "
         f"lease and leaseGrace are those of the defaults.",
     )
-    stops, gaps, repeated, successors = [], [], [], []
+    stops, gaps, repeated, successors, static = [], [], [], [], []
     idle, busy, on_host, first = [], [], [], []
     for turn in range(harness.turns):
         stop, gap = _stop_and_join(harness, topic)
         left, took = _killed(harness, topic, elsewhere=True)
+        static.append(_killed(harness, topic, elsewhere=True, instance="killed")[1])
         on_host.append(_killed(harness, topic, elsewhere=False)[1])
         first.append(_first_call(harness, harness.options(topic, slots=SLOTS)))
         stops.append(stop)
@@ -112,8 +117,8 @@ def channel(harness: Harness, say: Callable[[str], None]) -> list[Report]:
         say(
             f"  turn {turn}: without a broker {idle[-1]:.2f} and {busy[-1]:.2f} s, "
             f"stop {stop:.2f} s, without commits {gap:.2f} s, repeated {left}, "
-            f"successor {took:.1f} s, on its host {on_host[-1]:.2f} s, a first start "
-            f"{first[-1]:.2f} s"
+            f"successor {took:.1f} s, a static one {static[-1]:.1f} s, on its host "
+            f"{on_host[-1]:.2f} s, a first start {first[-1]:.2f} s"
         )
     report.add(_STOP, stops, "s")
     report.add(_JOIN, gaps, "s")
@@ -121,6 +126,7 @@ def channel(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     report.add(_BUSY_ALONE, busy, "s")
     report.add(_REPEATED, repeated, "records")
     report.add(_SUCCESSOR, successors, "s")
+    report.add(_STATIC, static, "s")
     report.add(_ON_HOST, on_host, "s")
     report.add(_FIRST, first, "s")
     at_once = _KILLED_SLOTS * _CONCURRENCY
@@ -128,6 +134,7 @@ def channel(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     report.add(_REPEATED_LIMIT, [at_once * (1 + REPORT_EVERY / _HANDLER_SECONDS)], "records")
     session = session_ms(harness.parsed(topic)) / 1000
     report.add(_SUCCESSOR_LIMIT, [session + _AFTER_SESSION], "s")
+    report.add(_STATIC_LIMIT, [_STATIC_WITHIN], "s")
     report.add(_ON_HOST_LIMIT, [took + _AFTER_FIRST for took in first], "s")
     report.ratios = [
         Ratio("stop() / its limit", _STOP, _STOP_LIMIT, at_most=1.0),
@@ -137,11 +144,13 @@ def channel(harness: Harness, say: Callable[[str], None]) -> list[Report]:
               at_most=1.0),
         Ratio("calls left by a kill / their limit", _REPEATED, _REPEATED_LIMIT, at_most=1.0),
         Ratio("successor / its limit", _SUCCESSOR, _SUCCESSOR_LIMIT, at_most=1.0),
+        Ratio("static successor / its limit", _STATIC, _STATIC_LIMIT, at_most=1.0),
         Ratio("successor on its host / its limit", _ON_HOST, _ON_HOST_LIMIT, at_most=1.0),
     ]  # fmt: skip
     report.notes.append(
         "Limits: a handler and 2 s; the handlers at work and what ends within 200 ms, the longest "
-        "time between two reports; the session and 10 s; a first start and 3 s."
+        "time between two reports; the session and 10 s, for a static member 10 s; a first start "
+        "and 3 s."
     )
     return [report, _cost(harness, say)]
 
@@ -224,13 +233,16 @@ def _stopped_alone(harness: Harness, backlog: int) -> float:
         return time.perf_counter() - began
 
 
-def _killed(harness: Harness, topic: str, *, elsewhere: bool) -> tuple[int, float]:
+def _killed(
+    harness: Harness, topic: str, *, elsewhere: bool, instance: str = ""
+) -> tuple[int, float]:
     """Kill a whole application that works.
 
     Args:
         harness: The harness.
         topic: What it works on.
         elsewhere: Whether its successor knows nothing of it, as on another host.
+        instance: The ``kafka.group.instance.id`` of both; empty: they are no static members.
 
     Returns:
         How many records were handled and not committed, and the seconds until a successor works.
@@ -239,6 +251,8 @@ def _killed(harness: Harness, topic: str, *, elsewhere: bool) -> tuple[int, floa
     folder.mkdir()
     host.mkdir()
     options = harness.options(topic, slots=_KILLED_SLOTS)
+    if instance:
+        options["kafka.group.instance.id"] = instance
     job = subprocess.Popen(
         [sys.executable, "-m", "tests.bench.channel", json.dumps([options, str(folder)])],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,

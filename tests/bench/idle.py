@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -13,7 +12,9 @@ from assignors import KeyRange
 from commits import Epoch, OffsetRanges
 from coopconsume import Options, RetryPolicy
 from coopconsume.group.epoch_assignment import EpochAssignment
+from coopconsume.group.epoch_proof import EpochProof
 from coopconsume.group.owned import Owned
+from coopconsume.group.shares_in_doubt import SharesInDoubt
 from coopconsume.kafka.cluster import LogEnd
 from coopconsume.runtime.epoch_state import EpochState
 from coopconsume.runtime.job_spec import JobSpec
@@ -40,7 +41,7 @@ def idle_job(partitions: int) -> Job:
         handler=print, concurrency=1, ordering="key", policy=RetryPolicy(), dead_letters=None,
         park=False, outputs=None, interval=0.0, available_now=False,
     )  # fmt: skip
-    meter = Meter({"id": "q", "runId": "r", "name": None, "groupId": "g"}, _SLOTS)
+    meter = Meter({"id": "q", "runId": "r", "name": None, "groupId": "g", "clientId": "c"}, _SLOTS)
     assignment: Any = EpochAssignment.__new__(EpochAssignment)
     ends = {("t", number): 10 for number in range(partitions)}
     assignment.options = options
@@ -61,18 +62,17 @@ def idle_job(partitions: int) -> Job:
         write_quietly=lambda **_: None, stop_publishing=lambda: None,
     )  # fmt: skip
     assignment._grant = SimpleNamespace(epoch=Epoch(1, "n"))
-    assignment.topic_ids, assignment._waits, assignment.is_between_epochs = {"t": "id"}, [], False
-    assignment.stop_repeating, assignment._seen = lambda: None, math.inf
+    assignment.topic_ids, assignment.is_between_epochs = {"t": "id"}, False
+    assignment.in_doubt, assignment.stop_repeating = SharesInDoubt(), lambda: None
+    assignment.proof = EpochProof(assignment.store, "g", lambda: assignment._grant, lambda _: 0.0)
+    assignment.proof._seen = math.inf
     assignment.begin_with_state = lambda _: None
     membership: Any = SimpleNamespace(
         options=options, may_work_for=lambda *_: True, driver_lock=None
     )
-    with mock.patch("coopconsume.runtime.dispatch.dispatcher.open_mailbox"):
+    with mock.patch("coopconsume.runtime.dispatch.spark_jobs.open_mailbox"):
         job = Job(mock.sentinel.spark, membership, job_spec, _SLOTS, meter)
-    job._epoch_state = EpochState(
-        mock.sentinel.spark, assignment, job_spec, _SLOTS, meter, map(str, itertools.count()), {},
-        job._post,
-    )  # fmt: skip
+    job._current.state = EpochState(job._context, assignment, {})
     return job
 
 
@@ -87,7 +87,7 @@ def idle_turn(partitions: int) -> Iterator[Callable[[], None]]:
 
     def turn() -> None:
         assert not job._finished()
-        with mock.patch.object(job, "_take_events"):
+        with mock.patch.object(job._events, "take", return_value=()):
             job._turn()
 
     turn()

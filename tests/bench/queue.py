@@ -104,7 +104,8 @@ def _held(harness: Harness, count: int, *, tables: bool = False) -> float:
             took.append(time.perf_counter() - began)
             session.wait([session.settle("accept", granted.offsets)], 30.0)
             # A hold is measured alone: no replica is at work on the acknowledgement before it.
-            while any(state.done(0).stable_offset <= number for state in session.member.states):
+            states = session.member.replicas.states
+            while any(state.done(0).stable_offset <= number for state in states):
                 session.run(0.01)
     return 1000 * median(took)
 

@@ -38,10 +38,10 @@ async def coroutine(record: Record) -> None:
 def slots(harness: Harness, say: Callable[[str], None]) -> list[Report]:
     """Processor time a record of empty handlers, and the memory of many pending records."""
     records = harness.size(200_000, 20_000)
-    batches = _batches(records)
+    batches = batches_of([b"%0100d" % number for number in range(records)])
 
     def side(function: Any, concurrency: int) -> Callable[[int], float]:
-        return lambda _: _cost(function, concurrency, batches, records)
+        return lambda _: cost(function, batches, concurrency)
 
     report = Report(
         "Own cost of a slot",
@@ -93,38 +93,47 @@ def _pending_megabytes() -> float:
     scheduler.close(0.0)
     held = tracemalloc.get_traced_memory()[1] / 1e6
     tracemalloc.stop()
-    assert len(outcome.parts[0].blocked) == _PENDING
+    assert len(outcome.draft.partitions[0].blocked) == _PENDING
     return held
 
 
-def _spec(records: int, concurrency: int) -> BatchSpec:
+def _spec(records: int, concurrency: int, **more: Any) -> BatchSpec:
     return BatchSpec(
         batch=0, partitions=(("t", 0),), slots=(0,),
         work={0: {0: PartitionWork(((0, records),))}}, ordering="key", concurrency=concurrency,
-        batch_time=600.0, handler_timeout=600.0, headers=False,
+        batch_time=600.0, handler_timeout=600.0, headers=False, **more,
     )  # fmt: skip
 
 
-def _batches(records: int) -> list[pa.RecordBatch]:
+def batches_of(values: list[bytes]) -> list[pa.RecordBatch]:
+    """Returns the Arrow batches of a slot with records of these values, in one partition."""
     batches = []
-    for first in range(0, records, _ROWS_AT_ONCE):
-        offsets = range(first, min(records, first + _ROWS_AT_ONCE))
+    for first in range(0, len(values), _ROWS_AT_ONCE):
+        offsets = range(first, min(len(values), first + _ROWS_AT_ONCE))
         columns = {
             "part": pa.array([0] * len(offsets), pa.int32()),
             "offset": pa.array(offsets, pa.int64()),
             "key_hash": pa.array([o % _KEYS * 7919 for o in offsets], pa.int64()),
             "key": pa.array([b"key-%d" % (o % _KEYS) for o in offsets], pa.binary()),
-            "value": pa.array([b"%0100d" % o for o in offsets], pa.binary()),
+            "value": pa.array([values[o] for o in offsets], pa.binary()),
             "timestamp": pa.array(offsets, pa.int64()),
         }
         batches.append(pa.RecordBatch.from_pydict(columns))
     return batches
 
 
-def _cost(function: Any, concurrency: int, batches: list[pa.RecordBatch], records: int) -> float:
-    runner = SlotRunner(
-        _spec(records, concurrency), function, RetryPolicy(), None, dead_letters=False, send=None
-    )
+def cost(function: Any, batches: list[pa.RecordBatch], concurrency: int = 1, **more: Any) -> float:
+    """Returns the processor time of a slot, from Arrow batches to its report, in µs a record.
+
+    Args:
+        function: The handler.
+        batches: What `batches_of` returns.
+        concurrency: As for `foreach`.
+        more: What else its `BatchSpec` says.
+    """
+    records: int = sum(batch.num_rows for batch in batches)
+    spec = _spec(records, concurrency, **more)
+    runner = SlotRunner(spec, function, RetryPolicy(), None, dead_letters=False, send=None)
     began = time.process_time()
     report = runner.run(0, batches)
     took = time.process_time() - began

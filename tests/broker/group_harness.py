@@ -14,7 +14,7 @@ from assignors import KeyRange, coverage, wire
 from commits import CommitStore
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.options import Options
-from tests.event_process import EventProcess
+from tests.event_process import ROOT, EventProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,9 +34,9 @@ LIFE = 31.0 + 2.0  # batchTime and handlerTimeout below, and the lease
 class Process(EventProcess):
     """A member in a process of its own."""
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any], root: Path) -> None:
         self._queue: queue.Queue[dict[str, Any]] = queue.Queue()
-        super().__init__("tests.broker.member_process", config)
+        super().__init__("tests.broker.member_process", config, root)
 
     def _reported(self, event: dict[str, Any]) -> None:
         self._queue.put(event)
@@ -146,25 +146,28 @@ class GroupHarness:
         keeps: bool = False,
         waits: bool = False,
         host: str = "",
+        root: Path = ROOT,
         **options: Any,
     ) -> Process:
-        """Start a member, on a host of its own or on one with a name."""
+        """Start a member of some sources, on a host of its own or on one with a name."""
         return self._start(
             options, slots=slots, freezes_as_leader=freezes_as_leader,
             freezes_as_owner=freezes_as_owner, protocol=protocol, lease=lease, keeps=keeps,
-            waits=waits, host=host,
+            waits=waits, host=host, root=root,
         )  # fmt: skip
 
     def claim(self, *ranges: tuple[int, int, int], takeover: bool, **options: Any) -> Process:
         """Start a process that assigns itself ranges: partition, first and last key hash."""
         return self._start(options, assign=ranges, takeover=takeover)
 
-    def _start(self, options: dict[str, Any], *, host: str = "", **more: Any) -> Process:
+    def _start(
+        self, options: dict[str, Any], *, host: str = "", root: Path = ROOT, **more: Any
+    ) -> Process:
         # What a host knows of its dead is in its folder for temporary files.
         folder = self.folder / (host or f"host-{len(self.processes)}")
         folder.mkdir(exist_ok=True)
         config = {"options": self.options | options, "temporary": str(folder), **more}
-        self.processes.append(Process(config))
+        self.processes.append(Process(config, root))
         return self.processes[-1]
 
     def forget_members(self, *besides: Process) -> None:

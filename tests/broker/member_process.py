@@ -45,7 +45,7 @@ def as_lists(shares: Sequence[Share]) -> list[list[Any]]:
 
 def _longest_wait(assignment: EpochAssignment, shares: Iterable[Share]) -> float:
     """For how many seconds an earlier owner may be at work on any of some shares."""
-    waits = [assignment.waits((s.topic, s.partition), [s.key_range]) for s in shares]
+    waits = [assignment.in_doubt.seconds((s.topic, s.partition), [s.key_range]) for s in shares]
     return max(waits, default=0.0)
 
 
@@ -168,7 +168,7 @@ def main(config: dict[str, Any]) -> None:
     if config.get("freezes_as_leader"):
         freeze_before(membership.store, "open_epoch")
     if config.get("freezes_as_owner"):
-        freeze_before(membership, "assigned")
+        freeze_before(membership.owner, "assigned")
     if config.get("waits"):
         report("ready")
         sys.stdin.readline()

@@ -459,28 +459,48 @@ def test_transactions_holes_and_filters_go_through_the_server(kafka, topic, slot
     assert use_server(these)
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The data of a broker that tests may end."""
+    return tmp_path_factory.mktemp("own")
+
+
+@pytest.fixture(scope="module")
+def broker(folder):
+    """A broker that tests may end; each has topics of its own on it."""
+    with LocalKafka(data_dir=folder) as found:
+        yield found
+
+
+def fill(broker, names, count, value=b"v"):
+    """Writes records to some topics, each in a batch of its own."""
+    with closing(KafkaProducer(bootstrap_servers=broker.bootstrap_servers)) as producer:
+        for name in names:
+            for n in range(count):
+                producer.send(name, key=b"k%d" % n, value=value).get(PATIENCE)
+
+
 @pytest.mark.slow
-def test_a_broker_that_restarts(tmp_path, slots):
+def test_a_broker_that_restarts(broker, slots):
     """The server reads on; nothing is lost, nothing comes twice."""
     from confluent_kafka import Producer
 
-    with LocalKafka(log_file=tmp_path / "broker.log") as broker:
-        broker.create_topic("t", 1)
-        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    broker.create_topic("restarted", 1)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
 
-        def send(first):
-            for key, value in records(first, 200):
-                producer.produce("t", value, key, 0)
-            assert producer.flush(PATIENCE) == 0
+    def send(first):
+        for key, value in records(first, 200):
+            producer.produce("restarted", value, key, 0)
+        assert producer.flush(PATIENCE) == 0
 
-        these = slots(spec_of(broker.bootstrap_servers, "t", 2))
-        send(0)
-        until(lambda: all(one.position() == 200 for one in these))
-        broker.kill()
-        broker.restart()
-        send(200)
-        until(lambda: all(one.position() == 400 for one in these))
-        assert all_of(these) == Counter((0, o) for o in range(400))
+    these = slots(spec_of(broker.bootstrap_servers, "restarted", 2))
+    send(0)
+    until(lambda: all(one.position() == 200 for one in these))
+    broker.kill()
+    broker.restart()
+    send(200)
+    until(lambda: all(one.position() == 400 for one in these))
+    assert all_of(these) == Counter((0, o) for o in range(400))
 
 
 def test_runs_do_not_share_a_server_and_strangers_get_nothing(kafka, topic, slots):
@@ -564,38 +584,44 @@ def test_a_topic_that_is_created_again_is_another_log(kafka, topic, produce, slo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("limit", [0, 64 << 20], ids=["without-a-server", "by-a-server"])
-def test_a_log_that_was_cut_is_another_log_above_the_cut(tmp_path, slots, limit):
-    """What a server has of the cut part is not what the log has now, and no slot reads on there."""
-    with LocalKafka(data_dir=tmp_path / "kafka") as broker:
-        broker.create_topic("t", 1)
+def test_a_log_that_was_cut_is_another_log_above_the_cut(broker, folder, slots):
+    """What a server has of the cut part is not what the log has now, and no slot reads on there.
 
-        def add(value, count):
-            producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
-            for n in range(count):  # Each in a batch of its own.
-                producer.send("t", key=b"k%d" % n, value=value).get(PATIENCE)
-            producer.close()
+    Slots without a server and slots of one read side by side, each from a log of its own.
+    """
+    limits = {"cut-alone": 0, "cut-served": 64 << 20}
+    for name in limits:
+        broker.create_topic(name, 1)
 
-        def lose(offset):
-            broker.kill()
-            cut(tmp_path / "kafka", offset)
-            broker.restart()
+    def lose(offset):
+        broker.kill()
+        for name in limits:
+            cut(folder, offset, name)
+        broker.restart()
 
-        def start():
-            return slots(spec_of(broker.bootstrap_servers, "t", 2, limit=limit))
+    def start():
+        return {
+            name: slots(spec_of(broker.bootstrap_servers, name, 2, limit=limit))
+            for name, limit in limits.items()
+        }
 
-        add(b"0", 20)
-        these = start()
-        until(lambda: all(one.position() == 20 for one in these))
+    def are_at(kinds, position):
+        return all(one.position() == position for these in kinds.values() for one in these)
+
+    fill(broker, limits, 20, b"0")
+    kinds = start()
+    until(lambda: are_at(kinds, 20))
+    for these in kinds.values():
         for one in these:
             one.end()
-        lose(10)
-        add(b"1", 15)
-        these = start()
-        until(lambda: all(one.position() == 25 for one in these))
-        lose(15)
-        add(b"2", 30)
-        until(lambda: all(one.error for one in these))
+    lose(10)
+    fill(broker, limits, 15, b"1")
+    kinds = start()
+    until(lambda: are_at(kinds, 25))
+    lose(15)
+    fill(broker, limits, 30, b"2")
+    for these in kinds.values():
+        until(lambda these=these: all(one.error for one in these))
         rows = sorted((row["offset"], row["value"]) for one in these for row in one.rows)
         assert rows == [(n, b"0" if n < 10 else b"1") for n in range(25)]
         for one in these:
@@ -603,40 +629,38 @@ def test_a_log_that_was_cut_is_another_log_above_the_cut(tmp_path, slots, limit)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("limit", "content"), [(0, "record"), (64 << 20, "record"), (64 << 20, "key")],
-    ids=["without-a-server", "by-a-server", "by-keys"],
-)  # fmt: skip
-def test_an_election_that_loses_nothing_ends_no_reading(tmp_path, slots, limit, content):
-    """Slots, and the server that comes next, begin beyond the leader epoch that the run knew."""
-    with LocalKafka(data_dir=tmp_path / "kafka") as broker:
-        broker.create_topic("t", 1)
+def test_an_election_that_loses_nothing_ends_no_reading(broker, slots):
+    """Slots, and the server that comes next, begin beyond the leader epoch that the run knew.
 
-        def add(count):
-            producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
-            for n in range(count):
-                producer.send("t", key=b"k%d" % n, value=b"v").get(PATIENCE)
-            producer.close()
+    Slots of each kind read side by side, each from a log of its own.
+    """
+    names = [f"elected-{kind}" for kind in KINDS]
+    specs, kinds = {}, {}
+    for name in names:
+        broker.create_topic(name, 1)
+    fill(broker, names, 20)
+    for name, (limit, content) in zip(names, KINDS.values(), strict=True):
+        specs[name] = spec_of(broker.bootstrap_servers, name, 2, limit=limit, cache_content=content)
+        kinds[name] = slots(specs[name])
 
-        add(20)
-        spec = spec_of(broker.bootstrap_servers, "t", 2, limit=limit, cache_content=content)
-        these = slots(spec)
-        until(lambda: all(one.position() == 20 for one in these))
-        until(lambda: not limit or use_server(these))
-        broker.kill()
-        broker.restart()
-        (log,), _ = logs_of(broker.bootstrap_servers, "t", 1)
-        assert log.leader_epoch > spec.realtime.logs[0].leader_epoch
-        add(20)
-        until(lambda: all(one.position() == 40 for one in these))
-        if limit:
-            for pid in alive():
-                os.kill(pid, signal.SIGKILL)
-        else:
-            for one in these:
-                # As if it had fallen behind, and had caught up.
-                one.source._own_next = {}
-        add(20)
-        until(lambda: all(one.position() == 60 for one in these))
-        assert sorted(all_of(these)) == [(0, offset) for offset in range(60)]
-        assert set(all_of(these).values()) == {1}
+    def are_at(position):
+        return all(one.position() == position for these in kinds.values() for one in these)
+
+    alone, *others = kinds.values()
+    served = [one for these in others for one in these]
+    until(lambda: are_at(20) and use_server(served))
+    assert len(alive()) == 2
+    broker.kill()
+    broker.restart()
+    for name in names:
+        (log,), _ = logs_of(broker.bootstrap_servers, name, 1)
+        assert log.leader_epoch > specs[name].realtime.logs[0].leader_epoch
+    fill(broker, names, 20)
+    until(lambda: are_at(40))
+    for pid in alive():
+        os.kill(pid, signal.SIGKILL)
+    for one in alone:
+        # As if it had fallen behind, and had caught up.
+        one.source._own_next = {}
+    fill(broker, names, 20)
+    until(lambda: are_at(60))

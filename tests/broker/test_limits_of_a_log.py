@@ -22,6 +22,7 @@ from coopconsume.group.membership import Membership
 from coopconsume.options import Options
 from coopconsume.record import RetryPolicy
 from coopconsume.runtime.commit.log_calls import commit_outcomes
+from coopconsume.runtime.commit.next_commit import CommitRequest
 from coopconsume.runtime.commit.outbox import write
 from coopconsume.runtime.commit.parcels import Parcel, Written
 from coopconsume.runtime.job_spec import JobSpec
@@ -69,7 +70,9 @@ def committed(
 ) -> CommitAnswered:
     """Commit what is done of the partition, as the loop does."""
     (tp,) = assignment.owned
-    return commit_outcomes(assignment, {tp: OffsetRanges(pairs)}, {}, pending or {}, commit_id)
+    return commit_outcomes(
+        assignment, CommitRequest(commit_id, {tp: OffsetRanges(pairs)}, pending=pending or {})
+    )
 
 
 def test_all_that_was_handled_is_committed_above_the_limit(
@@ -148,7 +151,8 @@ def test_rows_above_the_limit_are_written_and_committed_with_their_offsets(
     parcel = Parcel({tp: OffsetRanges.from_offsets([1, 3, 5])}, rows=[rows(tp, 1, 3, 5)])
     write(replace(WORK, outputs=sink), first, parcel, "a-1")
     answer = commit_outcomes(
-        first, {tp: OffsetRanges([(7, 7)])}, {}, {}, "a-1", Written(parcel, "a-1", 0.0)
+        first,
+        CommitRequest("a-1", {tp: OffsetRanges([(7, 7)])}, written=Written(parcel, "a-1", 0.0)),
     )
     assert sink.written == {"a-1": [1, 3, 5]}
     assert answer.offsets == {tp: (OffsetRanges.from_offsets([1, 3, 5, 7]), 0)}

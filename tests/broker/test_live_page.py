@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import subprocess
 import sys
 import threading
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 from kafka.admin import KafkaAdminClient
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select, WebDriverWait
@@ -20,6 +22,7 @@ from commits import CommitStore, Pending
 from commits.model import PARKED_MS
 from coopconsume.admin.client import Admin
 from coopconsume.admin.overview.reader import GroupReader, GroupReading
+from coopconsume.cli import main
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.options import Options
 from coopconsume.runtime.decisions import decided
@@ -110,6 +113,14 @@ def has(name: str, part: str) -> Callable[[Chrome], bool]:
     return lambda chrome: part in text(chrome, name)
 
 
+def run_as_shown(command: str) -> str:
+    """What a command of the page prints, without a change of it."""
+    name, *words = shlex.split(command)
+    result = CliRunner().invoke(main, words)
+    assert (name, result.exit_code) == ("coopconsume", 0), result.output
+    return result.stdout
+
+
 def click(chrome: Chrome, name: str) -> None:
     """Clicks on an element, once it can be clicked on."""
     element = until(chrome, lambda found: found.find_element(By.ID, name))
@@ -128,6 +139,39 @@ def press(chrome: Chrome, selector: str) -> None:
     )
 
 
+@contextmanager
+def phone(chrome: Chrome) -> Iterator[None]:
+    """Lets a page have the width of a phone."""
+    size = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    yield
+    chrome.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def widest(chrome: Chrome, *selectors: str) -> float:
+    """How far right the widest of some elements goes, with what it would scroll to."""
+    return float(
+        chrome.execute_script(
+            "return Math.max(...[...document.querySelectorAll(arguments[0])].map("
+            "(one) => one.getBoundingClientRect().left + one.scrollWidth))",
+            ",".join(selectors),
+        )
+    )
+
+
+def colours(chrome: Chrome, selector: str) -> set[str]:
+    """The colours in the lowest line of a canvas; none before it is drawn."""
+    return set(
+        chrome.execute_script(
+            "const c = document.querySelector(arguments[0]);"
+            "if (!c?.width) return [];"
+            "const d = c.getContext('2d').getImageData(0, c.height - 2, c.width, 1).data;"
+            "return Array.from({length: d.length / 4}, (_, i) => d.slice(4 * i, 4 * i + 3).join())",
+            selector,
+        )
+    )
+
+
 def errors(chrome: Chrome) -> list[str]:
     """What the console says since the last call."""
     return [entry["message"] for entry in chrome.get_log("browser")]
@@ -141,7 +185,9 @@ def test_a_group_is_shown_and_texts_of_users_stay_texts(chrome, shop) -> None:
         assert "token" not in chrome.current_url
         # Kafka lists no member.
         until(chrome, has("also", "1 key waits for your decision: 11 records behind it"))
-        assert "Nobody works on this group: 12 records wait" in text(chrome, "sentence")
+        sentence = text(chrome, "sentence")
+        assert sentence.startswith("Nobody has worked on this group since ")
+        assert "UTC: 12 records wait" in sentence
         assert chrome.find_element(By.ID, "verdict").get_attribute("class") == "action"
         assert text(chrome, "group") == "shop"
         assert f"no {IMAGE}" in text(chrome, "blockers")
@@ -151,13 +197,8 @@ def test_a_group_is_shown_and_texts_of_users_stay_texts(chrome, shop) -> None:
         assert any(row.startswith(f"{shop['topic']}-0") for row in rows), rows
         until(chrome, lambda found: found.find_elements(By.CSS_SELECTOR, "#rates path"))
         # The maps have the colours of the parked and the failed record.
-        seen = chrome.execute_script(
-            "const c = document.querySelectorAll('#partitions canvas')[1];"
-            "const d = c.getContext('2d').getImageData(0, 2, c.width, 1).data; const s = new Set();"
-            "for (let i = 0; i < d.length; i += 4) s.add(`${d[i]},${d[i+1]},${d[i+2]}`);"
-            "return [...s]"
-        )
-        assert {"86,180,233", "204,121,167", "213,94,0"} <= set(seen)
+        drawn = {"86,180,233", "176,32,122", "213,94,0"}
+        until(chrome, lambda found: drawn <= colours(found, "#partitions td:nth-child(3) canvas"))
         click(chrome, "load")
         until(chrome, has("letters", f"no {IMAGE}"))
         assert not chrome.find_element(By.ID, "replay").is_displayed()
@@ -178,10 +219,39 @@ def test_a_group_is_shown_and_texts_of_users_stay_texts(chrome, shop) -> None:
         assert text(chrome, "partition-axis").split() == ["offset", "0", "end", "20"]
         assert "no <img" in text(chrome, "partition-failed")
         press(chrome, "#partition-dialog form button")
+        # From a blocked key to its letter, and to the map of its partition.
+        command = "return document.querySelector(`${arguments[0]} code`).textContent"
+        assert "dry run" in run_as_shown(chrome.execute_script(command, "#blocked-keys"))
+        blocked = f"'{shop['topic']}-0@1'"
+        chrome.execute_script("document.getElementById('letter-trace').replaceChildren()")
+        # What somebody has to act on comes before the pictures.
+        tops = chrome.execute_script(
+            "return ['verdict', 'blocked-keys', 'rates'].map("
+            "(name) => document.getElementById(name).getBoundingClientRect().top)"
+        )
+        assert tops == sorted(tops)
+        press(chrome, f"#blocked-keys button[data-letter={blocked}]")
+        until(chrome, has("letter-trace", f"trace {IMAGE}"))
+        press(chrome, "#letter-dialog form button")
+        with phone(chrome):
+            # What is stuck, since when, and who must act is seen without a move to the side.
+            until(chrome, lambda found: 0 < widest(found, "#blocked-keys td") <= 390)
+            assert "records behind" in chrome.execute_script(
+                "return [...document.querySelectorAll('#blocked-keys td')].map("
+                "(one) => getComputedStyle(one, '::before').content).join()"
+            )
+            press(chrome, f"#blocked-keys button[data-map={blocked}]")
+            opened = "return document.getElementById('partition-dialog').open"
+            until(chrome, lambda found: found.execute_script(opened))
+            until(chrome, lambda found: 0 < widest(found, "#partition-dialog canvas") < 390)
+            assert widest(chrome, "html", "body", "header", "#groups a", "main") <= 390
+            # A record that is parked is in a column of its own, also where columns are fewer.
+            until(chrome, lambda found: "176,32,122" in colours(found, "#partition-map"))
+            press(chrome, "#partition-dialog form button")
         # A claimant may work: what remains is the decision, with its letters and its record.
         shop["store"].claim("shop", "somebody", [(shop["topic"], 1)], takeover=True)
         until(chrome, has("sentence", "1 key waits for your decision: 8 records behind it"))
-        assert text(chrome, "next").split()[-4:] == ["coopconsume", "dead-letters", "list", "shop"]
+        assert f"{shop['topic']}-0@1" in run_as_shown(chrome.execute_script(command, "#next"))
         record = f"#next button[data-record='{shop['topic']}-0@1']"
         assert SCRIPT in chrome.find_element(By.CSS_SELECTOR, record).text
         press(chrome, record)
@@ -212,10 +282,14 @@ def test_letters_are_decided_on_after_a_question(chrome, shop, action) -> None:
         until(chrome, lambda found: not found.find_element(By.ID, "confirm-dialog").is_displayed())
         assert not decided(store, "shop", [orders])
         click(chrome, action)
+        until(chrome, lambda found: found.find_element(By.ID, "confirm-dialog").is_displayed())
+        chrome.find_element(By.ID, "decision-reason").send_keys("the card is valid")
+        chrome.find_element(By.ID, "decision-by").send_keys("alice")
         click(chrome, "confirm-yes")
         until(chrome, has("letters-count", ": 2."))
     (decision,) = decided(store, "shop", [orders])
     assert (decision.offset, decision.action) == (1, action)
+    assert (decision.by.name, decision.by.reason) == ("alice", "the card is valid")
 
 
 def test_a_decision_whose_letters_have_changed_is_not_carried_out(chrome, shop) -> None:
@@ -308,6 +382,9 @@ def test_another_group_is_not_shown_with_what_is_known_of_the_last_one(
             go_on.set()
             until(chrome, has("group", "bar"))
             until(chrome, has("fresh", "updated"))
+            assert text(chrome, "under") == "1 partition, one line each"
+            # Kafka knows no member of it.
+            assert text(chrome, "cards").split("Members")[1].split()[0] == "0"
             # All answers are here once a later one is.
             click(chrome, "load")
             until(chrome, has("letters", "There are no such dead letters"))
@@ -360,7 +437,8 @@ def test_a_thousand_partitions_stay_quick(chrome, kafka, topic, tmp_path) -> Non
             Select(chrome.find_element(By.ID, "sort")).select_by_value("lag")
             chrome.find_element(By.ID, "find").send_keys("-99")
             until(chrome, lambda found: f"{many}-990" in text(found, "partitions"))
-            assert "1,000 partitions" in text(chrome, "under")
+            assert "1,000 partitions, a line for one of 9" in text(chrome, "under")
+            assert chrome.find_element(By.ID, "ranges").size["height"] < 450
             nodes = chrome.execute_script("return document.querySelectorAll('*').length")
             assert nodes < 3_000
             sizes = chrome.execute_script(
@@ -387,6 +465,8 @@ def test_the_command_serves_the_page_until_it_is_interrupted(chrome, shop) -> No
         assert line.startswith("live page: http://127.0.0.1:")
         chrome.get(line.removeprefix("live page: ").strip())
         until(chrome, has("groups", "shop"))  # the first group is chosen
+        title = chrome.execute_script("return document.querySelector('#groups a').title")
+        assert title.endswith("12 records wait"), "its verdict"
         until(chrome, has("group", "shop"))
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 0

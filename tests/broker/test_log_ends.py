@@ -36,9 +36,9 @@ def produce(broker: LocalKafka, count: int) -> list[int]:
     return offsets
 
 
-def cut(folder: Path, offset: int) -> None:
+def cut(folder: Path, offset: int, topic: str = "t") -> None:
     """Take a segment's records from an offset on away, as if they had never been replicated."""
-    (segment,) = folder.glob("**/t-0/00000000000000000000.log")
+    (segment,) = folder.glob(f"**/{topic}-0/00000000000000000000.log")
     data, at = segment.read_bytes(), 0
     while _HEAD.unpack_from(data, at)[0] < offset:
         at += _HEAD.size + _HEAD.unpack_from(data, at)[1]

@@ -127,7 +127,7 @@ def test_a_group_is_shown_with_its_gaps_and_what_holds_it(cli: OffsetsCli, tmp_p
     table = cli.call("lag", group).stdout
     assert re.search(rf"^{cli.harness.topic}-0 +4 +4 +failed +4 +3 ", table, re.MULTILINE)
     assert re.match(
-        r"Nobody works on this group: 4 records wait, last commit [-: 0-9]+ UTC\n"
+        r"Nobody has worked on this group since [-: 0-9]+ UTC: 4 records wait\n"
         r"also: Held by 4: no \(attempt 3, next in \d+ d\)\n\nPARTITION ",
         table,
     )
@@ -310,6 +310,37 @@ def test_wrong_usage_is_reported_before_any_request(words: list[str], said: str)
     result = CliRunner().invoke(main, ["offsets", "reset", "g", *words])
     assert result.exit_code == 2
     assert said in result.stderr
+
+
+def test_a_checkpoint_is_imported_into_a_group_with_a_name(tmp_path: Path) -> None:
+    """No broker is needed to say that the group is missing, or that the folder is another one."""
+    words = ["offsets", "import", str(tmp_path), "-o", "kafka.bootstrap.servers=127.0.0.1:1"]
+    unnamed = CliRunner().invoke(main, words)
+    assert (unnamed.exit_code, "give --group" in unnamed.stderr) == (2, True), unnamed.output
+    other = CliRunner().invoke(main, [*words, "--group", "g"])
+    assert other.exit_code == 2
+    assert "it has no folders commits and offsets" in other.stderr
+
+
+def test_a_checkpoint_is_imported_without_a_topic_that_is_gone(
+    cli: OffsetsCli, tmp_path: Path
+) -> None:
+    """The remedy names the others; until then nothing is created, and no record is read."""
+    topic, table, folder = cli.harness.topic, tmp_path / "new", tmp_path / "checkpoint"
+    for name, text in (
+        ("offsets", f'v1\n{{}}\n{{"{topic}":{{"0":5}},"gone":{{"0":7}}}}'), ("commits", "v1\n{}"),
+    ):  # fmt: skip
+        (folder / name).mkdir(parents=True)
+        (folder / name / "0").write_text(text)
+    words = ("offsets", "import", str(folder), "--group", f"{cli.harness.group}-query", "--execute")
+    refused = cli.call(*words, table=table)
+    assert refused.exit_code == 2
+    assert f"gone-0: not in this cluster; give --topic {topic} for the others" in refused.stderr
+    assert not table.exists()
+    found = cli.answer(*words, "--topic", topic, table=table)
+    (moved,) = found["partitions"]
+    assert (found["counted"], moved["done_by_query"], moved["again"]) == ("offsets", 5, 0)
+    assert (moved["new_stable_offset"], moved["note"]) == (5, "")
 
 
 def test_a_reset_says_what_becomes_of_the_state(cli: OffsetsCli, tmp_path: Path) -> None:

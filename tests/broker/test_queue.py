@@ -226,7 +226,8 @@ def test_an_old_record_far_below_the_others_holds_up_nobody(
         consumer.acknowledge(old, RELEASE)
         consumer.commit()
         read: list[int] = []
-        source = consumer._source
+        assert consumer._source is not None
+        source = consumer._source._reader
         assert source is not None
         take = source.read
 
@@ -357,7 +358,7 @@ def test_the_loss_of_one_of_three_replicas_is_survived(
             def is_back() -> bool:
                 one.poll(1, timeout=0.1)
                 session.run(0.1)
-                left = session.member.states[0].done(0).uncommitted(0, 29)
+                left = session.member.replicas.states[0].done(0).uncommitted(0, 29)
                 return not any(offset in left for _, offset in places(before + during))
 
             until(is_back)

@@ -241,8 +241,10 @@ def test_a_job_with_the_rights_works_and_shows_no_secret(
         assert query.awaitTermination(PATIENCE)
         assert query.lastProgress["totals"]["done"] == 50
         shown += [query, query.status, query.recentProgress, json.dumps(query.lastProgress)]
-        assert consumer.membership().cluster.primary()[topic, 0].offset == 50
-        assert consumer.membership().cluster.record_bytes([(topic, 0)]) is None, "no right to that"
+        assert consumer._subscription.joined().cluster.primary()[topic, 0].offset == 50
+        assert consumer._subscription.joined().cluster.record_bytes([(topic, 0)]) is None, (
+            "no right to that"
+        )
     guarded.allow("DESCRIBE", "CLUSTER", "kafka-cluster")
     with closing(Cluster(Options.parse(guarded.options(topic)))) as cluster:
         assert cluster.record_bytes([(topic, 0)])
@@ -309,7 +311,7 @@ def test_a_client_without_a_login_learns_the_protocol(
     guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that expects one does not answer it at all: that may be why."""
-    monkeypatch.setattr("coopconsume.kafka.cluster._CONNECT_MS", 1_000)  # of waiting for nothing
+    monkeypatch.setattr("coopconsume.kafka.calls._CONNECT_MS", 1_000)  # of waiting for nothing
     given = guarded.options("any", security_protocol="PLAINTEXT")
     for name in [name for name in given if ".sasl" in name]:
         del given[name]

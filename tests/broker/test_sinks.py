@@ -64,6 +64,7 @@ def test_a_dead_letter_is_the_record_with_why_beside_it(kafka, topic, tmp_path):
         )
     ]
     sink.append(letters, {"orders": "id-of-orders"}, "run-7")
+    assert sink.rows_written == 4
     sink.close()
     found = records_of(kafka, name, 4)
     assert {(r.key, r.value) for r in found} == {
@@ -179,6 +180,7 @@ def test_rows_become_records(kafka, topic, tmp_path):
     with pa.ipc.new_stream(stream, rows.schema) as writer:
         writer.write_table(rows)
     sink.write(replace(written, parts=[(partitions, stream.getvalue().to_pybytes())]))
+    assert sink.rows_written == 3
     sink.close()
     found = records_of(kafka, name, 3)
     assert [(r.key, r.value) for r in found] == [(b"k", b"a"), (None, b"b"), (b"k", b"c")]

@@ -14,8 +14,9 @@ from click.testing import CliRunner
 from commits import CommitStore, Epoch, PartitionCommits
 from coopconsume import Options
 from coopconsume.cli import main
-from coopconsume.kafka.cluster import Cluster, primary_mark
+from coopconsume.kafka.cluster import Cluster
 from coopconsume.kafka.coordinator import KafkaGroup, KafkaMember
+from coopconsume.kafka.primary import primary_mark
 
 if TYPE_CHECKING:
     from coopconsume import LocalKafka

@@ -57,7 +57,7 @@ class Process:
         if grant is None:
             self.member.assign({self.tp: []}, takeover=True)
         else:
-            self.member.assigned(grant)
+            self.member.owner.assigned(grant)
         found = self.member.assignment
         assert found is not None
         self.assignment = found
@@ -320,7 +320,7 @@ def test_members_publish_in_turn_as_the_first_key_hashes_go_and_come_back(places
     other.assignment.primary.write()
     assert seen(options, out) == rows(*range(4))
     back = grant("a", a=[Share(name, 0)])
-    gained = one.member._load(replace(back, shares=(low,)))
+    gained = one.member.owner._load(replace(back, shares=(low,)))
     one.assignment.continue_under(back)
     one.assignment.extend(gained)
     one.sink.extend()

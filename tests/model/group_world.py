@@ -10,11 +10,8 @@ from commits import Epoch, FencedMember
 from commits.fold import Answer, GroupState
 from commits.model import share_to_plain
 from commits.rows import Event
-from coopconsume.group.core import (
-    Deal,
-    GroupCore,
-    Joined,
-)
+from coopconsume.group.core import GroupCore
+from coopconsume.group.dealing import Deal, Joined
 from coopconsume.group.owned import EpochGrant
 
 #: What a member of the next protocol version joins with.

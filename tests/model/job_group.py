@@ -35,7 +35,9 @@ class Group:
     def joins_a_group(self):
         """The member is in a group, but in none of a broker."""
         there, member = self.there, self.member
-        member._group = GroupMember(there.options, member.store, there.kafka, 2, member, LIFE_MS)
+        member._group = GroupMember(
+            there.options, member.store, there.kafka, 2, member.owner, LIFE_MS
+        )
 
     def in_doubt(self, share):
         """What of a share the epoch in force has in doubt."""
@@ -53,7 +55,7 @@ class Group:
 
     def begins(self, *, continues=True, moving=(), waits=()):
         """The member gets its assignment of the epoch."""
-        self.member.assigned(
+        self.member.owner.assigned(
             EpochGrant(
                 self.epoch, self.name, self.mine, {"t": "topic-id"}, waits, LIFE_MS, continues,
                 moving,

@@ -88,7 +88,7 @@ class Idle:
 
 # Nothing here is remote, so that looking more often costs nothing.
 _OFTEN = {
-    "runtime.epoch_state._ENDS_EVERY": 0.05,
+    "runtime.log_watch._ENDS_EVERY": 0.05,
     "runtime.dispatch.slot_requests._ASK_EVERY": 0.05,
 }
 
@@ -121,6 +121,12 @@ class Kafka:
         #: Reads of blockers wait for it.
         self.may_read_blockers = threading.Event()
         self.may_read_blockers.set()
+        #: What retention deletes next; what was asked about it; what the next answers fail with.
+        self.forecast = None
+        self.forecasts_asked = []
+        self.forecast_errors = []
+        self.may_forecast = threading.Event()
+        self.may_forecast.set()
         #: Calls wait for it; which of them have begun.
         self.answers = threading.Event()
         self.answers.set()
@@ -218,6 +224,14 @@ class Kafka:
         if self.blocker_errors:
             raise self.blocker_errors.pop()
         return {tp: BlockerRecord(at in self.log, self.log.get(at)) for tp, at in offsets.items()}
+
+    def forecast_retention(self, _cluster, partitions):
+        """What retention deletes next."""
+        self.forecasts_asked.append(partitions)
+        assert self.may_forecast.wait(_PATIENCE)
+        if self.forecast_errors:
+            raise self.forecast_errors.pop()
+        return self.forecast
 
     def record_bytes(self, _partitions):
         """Unknown."""
@@ -393,6 +407,12 @@ class CountedJob(Job):
         super()._turn()
         for partition in self.partitions:
             partition.check()
+        self._dispatcher.runs.check()
+
+
+def keeps(run):
+    """Whether a slot of a batch has given back all but what its handlers work on."""
+    return any(task.kept is not None for task in run.tasks.values())
 
 
 class Calls:
@@ -477,23 +497,24 @@ class World:
         for target, stand_in in {
             "kafka.connection.Cluster": lambda _options: self.kafka,
             "runtime.status.blocker_keys.read_blockers": self.kafka.read_blockers,
+            "runtime.status.retention_watch.forecast_retention": self.kafka.forecast_retention,
             "runtime.dispatch.batch.batch_frame": lambda *given, **_: Frame(self, *given[2:5]),
             "runtime.dispatch.batch.tagged": lambda *_: contextlib.nullcontext(),
             "runtime.realtime.run_job.tagged": lambda *_: contextlib.nullcontext(),
             "worker.realtime.slot.RealTimeRunner.open_source": staticmethod(
                 lambda _spec, _slot, starts: LogSource(self, starts)
             ),
-            "runtime.dispatch.dispatcher.open_mailbox": lambda _, receive: (
+            "runtime.dispatch.spark_jobs.open_mailbox": lambda _, receive: (
                 receive if channel else None
             ),
-            "runtime.dispatch.dispatcher.interrupt": lambda *_: self.interrupted.set(),
+            "runtime.dispatch.spark_jobs.interrupt": lambda *_: self.interrupted.set(),
             "runtime.dispatch.slot_leases.driver_address": lambda _: (
                 ("127.0.0.1",) * 2 if channel else None
             ),
             "runtime.dispatch.relief.SLOW": slow,
             "runtime.dispatch.relief.SLOW_WHILE_BUSY": slow,
             # Reports come with a job's result here, but it is no server that outlives its client.
-            "runtime.dispatch.dispatcher.LatestStart": lambda slots, **_: LatestStart(
+            "runtime.dispatch.spark_jobs.LatestStart": lambda slots, **_: LatestStart(
                 slots, is_limited=False
             ),
             # A slot must not end this process.
@@ -561,12 +582,12 @@ class World:
         row = store.assignment("g")
         epoch = store.open_epoch(
             "g", shares, previous=row and row.epoch, topic_ids={"t": self.kafka.topic_id},
-            sharing="cooperative", life_ms=members[0]._life_ms,
+            sharing="cooperative", life_ms=members[0]._life.ms,
         )  # fmt: skip
         for name, member in zip(names, members, strict=True):
             ids = {"t": self.kafka.topic_id}
-            grant = EpochGrant(epoch, name, (Share(*TP),), ids, life_ms=member._life_ms)
-            member._begin(grant)
+            grant = EpochGrant(epoch, name, (Share(*TP),), ids, life_ms=member._life.ms)
+            member.owner.begin(grant)
         return members
 
     def run(self, member, handler, **work):
@@ -576,7 +597,7 @@ class World:
             "dead_letters": None, "park": False, "outputs": None, "interval": 0.0,
             "available_now": False,
         } | work  # fmt: skip
-        identity = {"id": "job", "runId": "run", "name": "job", "groupId": "g"}
+        identity = {"id": "job", "runId": "run", "name": "job", "groupId": "g", "clientId": "c"}
         job = CountedJob(
             LiveSpark(self), member, JobSpec(handler=handler, **work), 2, Meter(identity, 2)
         )
@@ -586,8 +607,8 @@ class World:
 
     def until_one_slot_works(self, job):
         """Wait until all slots but one have ended."""
-        batches = job._dispatcher.running
-        self.until(lambda: sum(len(batch.waiting) for batch in batches.copy().values()) == 1)
+        batches = job._dispatcher.runs.by_number
+        self.until(lambda: sum(len(batch.unfinished) for batch in batches.copy().values()) == 1)
 
     def gate(self, *offsets):
         """A handler whose calls for some offsets wait until it is opened."""
@@ -599,6 +620,7 @@ class World:
         for gate in self._gates:
             gate.opened.set()
         self.kafka.may_read_blockers.set()
+        self.kafka.may_forecast.set()
         self.kafka.answers.set()
         for job in self._jobs:
             job.abort()

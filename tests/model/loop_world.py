@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
+from dataclasses import replace
 
 import pyarrow as pa
 from hypothesis import strategies as st
@@ -33,6 +34,7 @@ from coopconsume.worker.report import (
 from coopconsume.worker.slot import SlotRunner
 from tests.odd import ODD_ERRORS
 from tests.partitions import make_partition
+from tests.unit.worker.slot_harness import reporters_of
 
 
 def deal_hash(offset, key):
@@ -314,9 +316,8 @@ class World:
 
         From then on the handlers of the records that it keeps take long.
         """
-        outcome, given = DecidedRunner._outcome(runner, slot), []
+        reporters, given = reporters_of(runner), []
         calls = itertools.count()
-        runner._outcome = lambda _slot: outcome
 
         def relieve():
             if next(calls) != number:
@@ -325,16 +326,16 @@ class World:
                 self.leave(self.soon)
             if self.moved:
                 some = [(one.first, one.last) for one in self.moved]
-                outcome.withhold(1, dict.fromkeys(range(len(indexes)), some))
-                report = outcome.take_report(1)
+                reporters[0].withhold(1, dict.fromkeys(range(len(indexes)), some))
+                report = reporters[0].take_report(1)
                 self.withheld = {(indexes[i], offset) for i, offset, _ in report.leaving[1]}
                 for index in indexes:
                     at_work = {o: key for i, o, key in report.leaving[1] if indexes[i] == index}
                     found = report.partitions.get(indexes.index(index), PartitionReport())
                     self.acknowledged.append((slot, index, found, at_work))
                 return
-            outcome.want_relief()
-            report = outcome.take_report(1)
+            reporters[0].want_relief()
+            report = reporters[0].take_report(1)
             given.append(report)
             self.at_work |= {(indexes[i], offset): math.inf for i, offset, _ in report.kept}
 
@@ -350,8 +351,9 @@ class World:
             kept[indexes[i]].append(record)
         for index in planned:
             outcome = report.partitions.get(indexes.index(index), PartitionReport())
-            self.partitions[index].slots.given_back(slot, outcome, kept[index], self.now)
-            self.note_failures(index, outcome)
+            slots = self.partitions[index].slots
+            counted = slots.given_back(slot, outcome, kept[index], self.now)
+            self.note_failures(index, counted)
         offsets = {
             index: OffsetRanges.from_offsets([o for o, _ in of]) for index, of in kept.items()
         }
@@ -363,10 +365,9 @@ class World:
         due = self.now + 30 if lost else self.now
         for i, outcome in final.partitions.items():
             if not lost:
-                self.partitions[indexes[i]].slots.kept_progressed(
-                    kept[indexes[i]], outcome, self.now
-                )
-                self.note_failures(indexes[i], outcome)
+                slots = self.partitions[indexes[i]].slots
+                counted = slots.kept_progressed(kept[indexes[i]], outcome, self.now)
+                self.note_failures(indexes[i], counted)
         for index, offsets in kept.items():
             partition = self.partitions[index]
             self.at_work |= {(index, o): due for o in offsets.offsets().tolist()}
@@ -378,8 +379,8 @@ class World:
         """Slots have reported what is at work of the key ranges that are to be given up."""
         reported, self.acknowledged = self.acknowledged, []
         for slot, index, outcome, at_work in reported:
-            self.partitions[index].slots.progressed(slot, outcome, self.now)
-            self.note_failures(index, outcome)
+            counted = self.partitions[index].slots.progressed(slot, outcome, self.now)
+            self.note_failures(index, counted)
             self.partitions[index].dealer.withheld(slot, at_work)
 
     def deliver(self, slot, *, lost):
@@ -402,16 +403,17 @@ class World:
             return
         for i, outcome in report.partitions.items():
             index = indexes[i]
-            self.partitions[index].slots.reported(slot, outcome, self.now)
-            self.note_failures(index, outcome)
+            counted = self.partitions[index].slots.reported(slot, outcome, self.now)
+            self.note_failures(index, counted)
 
     def progress(self, slot, data):
         """A slot reports some of its records while it works: of a key none without lower ones."""
         self.hear()
-        indexes, report, _, given = self.busy[slot]
+        indexes, report, planned, given = self.busy[slot]
         if given:
             self.take_back(slot)
             return
+        left = {}
         for i, outcome in report.partitions.items():
             index = indexes[i]
             done = unpack_offsets(outcome.done).to_pylist()
@@ -425,14 +427,16 @@ class World:
 
             some_of_it = PartitionReport(
                 pack_offsets(pa.array([o for o in done if is_reported(o)], pa.int64())), None,
-                [f for o, f in failed.items() if is_reported(o)],
+                [f for o, f in failed.items() if is_reported(o)], filtered=outcome.filtered,
             )  # fmt: skip
-            some_of_it.filtered, outcome.filtered = outcome.filtered, b""
             rest = [o for o in done if not is_reported(o)]
-            outcome.done = pack_offsets(pa.array(rest, pa.int64()))
-            outcome.failed = [f for o, f in failed.items() if not is_reported(o)]
-            self.partitions[index].slots.progressed(slot, some_of_it, self.now)
-            self.note_failures(index, some_of_it)
+            left[i] = replace(
+                outcome, done=pack_offsets(pa.array(rest, pa.int64())), filtered=b"",
+                failed=[f for o, f in failed.items() if not is_reported(o)],
+            )  # fmt: skip
+            counted = self.partitions[index].slots.progressed(slot, some_of_it, self.now)
+            self.note_failures(index, counted)
+        self.busy[slot] = indexes, replace(report, partitions=left), planned, given
 
     def note_failures(self, index, outcome):
         """The commit log has the failed records as pending."""

@@ -15,10 +15,11 @@ from commits.affordable import affordable
 from commits.partition_commits import CommitResult
 from coopconsume.group.assigned_logs import AssignedLogs
 from coopconsume.group.owned import Failed, Owned
+from coopconsume.group.shares_in_doubt import SharesInDoubt
 from coopconsume.kafka.cluster import LogEnd, Topic
 from coopconsume.record import ORDERING_KEY
 from coopconsume.runtime.poll.poller import Poller
-from coopconsume.runtime.read.offset_frames import PolledRows
+from coopconsume.runtime.read.poll_frames import PolledRows
 
 TOPIC = "t"
 
@@ -187,14 +188,11 @@ class FakeAssignment:
             log.options, self.cluster, state, lambda: grant, self.owned, contextlib.nullcontext()
         )
         self.logs.check_ends()
+        self.in_doubt = SharesInDoubt()
         self.primary = types.SimpleNamespace(write_quietly=lambda: None)
         self.store = types.SimpleNamespace(
             settings=lambda _: {}, set_settings=list, unanswered="", one_look=contextlib.nullcontext
         )  # fmt: skip
-
-    def waits(self, _tp, _ranges):
-        """Nobody was before us."""
-        return 0.0
 
     def refresh(self):
         """Where others move stable offsets, too, they are read from the log."""

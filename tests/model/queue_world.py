@@ -17,9 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from commits import OffsetRanges
+from coopconsume.queue.acknowledgements import Settled
 from coopconsume.queue.incarnation import LogIncarnation
-from coopconsume.queue.member import AppendRow, QueueMember, Settled
+from coopconsume.queue.member import QueueMember
 from coopconsume.queue.replica import ReplicaState
+from coopconsume.queue.requests import AppendRow
 from coopconsume.queue.rows import Offsets, ReplicaRow
 from coopconsume.queue.source_log import SourceLog, TopicIds
 
@@ -140,7 +142,7 @@ class Consumer:
     def describe(self) -> None:
         """Look at the topic; take it up if it is another one."""
         topic = self.world.described()
-        if topic and self.ids.is_current(topic, self.core.states, self.clock()):
+        if topic and self.ids.is_current(topic, self.core.replicas.states, self.clock()):
             if topic != self.topic:
                 self.topic = topic
                 for had in self.works.values():
@@ -422,7 +424,7 @@ class World:
         for consumer in self.consumers:
             if consumer.topic != self.topic:
                 continue
-            stable, above = consumer.core.done(PARTITION)
+            stable, above = consumer.core.replicas.done(PARTITION)
             found |= set(range(stable)) | set(_singles({0: above}))
         return found
 

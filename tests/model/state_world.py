@@ -16,9 +16,9 @@ from assignors.shares import without
 from commits import CommitLogUnavailable, FencedMember
 from coopconsume.errors import OutputNotWritten, StateNotReadable
 from coopconsume.group.core import waits_of
-from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.group.owned import EpochGrant
 from coopconsume.group.shares import leave_with_owners
+from coopconsume.group.shares_in_doubt import SharesInDoubt
 from coopconsume.record import Record, Reject
 from coopconsume.runtime.commit.state_log import StateLog
 from coopconsume.state.schema import StateSchema
@@ -101,6 +101,7 @@ class Asked:
     def __init__(self):
         self.why = []
         self.is_lost = False
+        self.heartbeats = self
 
     def rejoin(self, why):
         """It has lost its shares."""
@@ -168,18 +169,18 @@ class StateWorld:
 
     def _bound(self, monkeypatch):
         """Nobody waits longer for an earlier owner than it works."""
-        left = EpochAssignment.waits_left
+        left = SharesInDoubt.left
 
-        def waits_left(assignment):
-            found = left(assignment)
+        def shortly_left(in_doubt):
+            found = left(in_doubt)
             if found:
                 self.handler.end()
             return [(share, min(seconds, 0.05)) for share, seconds in found]
 
-        monkeypatch.setattr(EpochAssignment, "waits_left", waits_left)
+        monkeypatch.setattr(SharesInDoubt, "left", shortly_left)
         monkeypatch.setattr("coopconsume.runtime.rebalance.LAST_COMMIT", 0.4)
         monkeypatch.setattr("coopconsume.runtime.commit.deliveries.FIRST_PAUSE", 0.05)
-        monkeypatch.setattr("coopconsume.runtime.dispatch.dispatcher._PAUSE", 0.1)
+        monkeypatch.setattr("coopconsume.runtime.dispatch.job_slots._PAUSE", 0.1)
         monkeypatch.setattr("coopconsume.group.repeating._FIRST_PAUSE", 0.05)
 
     def _add(self, name):
@@ -380,7 +381,7 @@ class StateWorld:
             self.has_doubts = True
             self.handler.end()
         self._in_threads(
-            lambda name, grant: self._members[name].assigned(grant),
+            lambda name, grant: self._members[name].owner.assigned(grant),
             {name: (name, grant) for name, grant in grants.items()},
             calm=calm,
         )
@@ -393,11 +394,11 @@ class StateWorld:
         if asked.is_lost:
             self._say(name, "has lost all:", *asked.why)
             self.has_doubts = True
-            member.lost("refused")
-        is_kept = member.continue_work()
+            member.owner.lost("refused")
+        is_kept = member.owner.continue_work()
         if not is_kept:
             self._say(name, "hands over", *asked.why)
-            member.hand_over()
+            member.owner.hand_over()
         asked.why, asked.is_lost = [], False
         return is_kept and member.assignment is not None
 

@@ -43,7 +43,7 @@ def plainly(run: Run) -> dict[str, int]:
         if c.outcome in {"done", "reject"} or c.outcome is None:
             return c.outcome is not None
         if run.max_attempts is not None:
-            return c.attempt >= run.max_attempts
+            return c.outcome == "retry" and c.attempt >= run.max_attempts
         return c.offset in run.dead and c is [d for d in calls if d.offset == c.offset][-1]
 
     def scope(offset: int) -> object:
@@ -88,7 +88,8 @@ def plainly(run: Run) -> dict[str, int]:
         same = [d for d in calls[:i] if scope(d.offset) == scope(c.offset)]
         overlaps += any(end(d) > c.start_ns for d in same)
         own = [d for d in calls[:i] if d.offset == c.offset]
-        if own and not settles(own[-1]) and c.attempt <= own[-1].attempt:
+        least = own[-1].attempt + (own[-1].outcome != "postponed") if own else 1
+        if own and not settles(own[-1]) and c.attempt < least:
             back += not any(
                 took(k, own[-1]) and between(k, own[-1].start_ns, c.start_ns) for k in run.kills
             )
@@ -133,7 +134,7 @@ def any_run(draw: st.DrawFn) -> Run:
     calls = []
     for start in starts:
         offset = draw(offsets)
-        outcome = draw(st.sampled_from(["done", "done", "retry", "reject", None]))
+        outcome = draw(st.sampled_from(["done", "done", "retry", "reject", "postponed", None]))
         calls.append(
             call(
                 offset,

@@ -87,7 +87,7 @@ def test_what_only_one_member_wanted_goes_to_those_that_join(world, names, is_ke
     there.until(lambda: len(gate.at_work) == 2)
     held = sum(len(chunk.offsets) for chunk in member.store.acquisitions("g")[TP])
     assert (held == count) is not is_kept
-    assert member.continue_work() is is_kept
+    assert member.owner.continue_work() is is_kept
 
 
 def test_a_failed_record_is_tried_again_by_any_member(world):
@@ -168,7 +168,7 @@ def test_chunks_of_a_member_that_is_gone_come_back_after_its_handlers_have_ended
     there = world()
     one, other = there.cooperate("a", "b")
     gone = one.store
-    epoch, life = gone.current_epoch("g"), one._life_ms
+    epoch, life = gone.current_epoch("g"), one._life.ms
     request = AcquireRequest("lost", {TP: Wanted(100, COUNT - 1)})
     assert gone.acquire("g", epoch, "a", request)[TP] == OffsetRanges([(0, 99)])
     calls = Calls()
@@ -177,12 +177,12 @@ def test_chunks_of_a_member_that_is_gone_come_back_after_its_handlers_have_ended
     watch.goes_on(2 * life / 1000)
     assert there.done(one) == set(range(100, COUNT)), "the member is in its group"
     ids = {"t": there.kafka.topic_id}
-    assert other.continue_work()
+    assert other.owner.continue_work()
     epoch = gone.open_epoch(
         "g", {"b": [TP]}, previous=epoch, topic_ids=ids, sharing="cooperative", life_ms=life,
         continues={"b": epoch.number},
     )  # fmt: skip
-    other.assigned(EpochGrant(epoch, "b", (Share(*TP),), ids, life_ms=life, continues=True))
+    other.owner.assigned(EpochGrant(epoch, "b", (Share(*TP),), ids, life_ms=life, continues=True))
     there.until(lambda: job._epoch_state.assignment.epoch == epoch)
     watch.goes_on()
     assert there.done(one) == set(range(100, COUNT)), "its handlers may still run"
@@ -199,7 +199,7 @@ def test_members_that_live_for_less_than_a_batch_return_chunks_together(
     monkeypatch.setattr("commits.watch._NOTES", notes)
     there = world()
     (one,) = there.cooperate("a")
-    life = one._life_ms / 1000
+    life = one._life.ms / 1000
     request = AcquireRequest("lost", {TP: Wanted(100, COUNT - 1)})
     one.store.acquire("g", one.store.current_epoch("g"), "a", request)
     calls = Calls()
@@ -214,7 +214,7 @@ def test_members_that_live_for_less_than_a_batch_return_chunks_together(
             job.stop()
             there._jobs.remove(job)
             if ends == "closed":
-                member._assignment.release()
+                member.assignment.release()
     there.until(lambda: there.done(member) == set(range(COUNT)))
     assert calls.count == dict.fromkeys(LOG, 1)
 

@@ -119,7 +119,7 @@ def test_a_stuck_member_holds_back_its_own_chunks_alone(world):
         chunks = member.store.acquisitions("g").get(TP, [])
         return {int(o) for c in chunks if c.member == "a" for o in c.offsets.offsets()}
 
-    there.until(lambda: jobs[0]._dispatcher.demand(jobs[0]._epoch_state) == 0)
+    there.until(lambda: jobs[0]._dispatcher.sizes.demand(jobs[0]._epoch_state) == 0)
     before = held()
     for _ in range(5):
         grow(there, 20)
@@ -234,7 +234,7 @@ def test_chunks_of_a_member_that_is_gone_come_back_after_its_handlers_have_ended
     """Those below the end of the log and those beyond it, while the run goes on."""
     there, calls = world(), Calls()
     one, other = there.cooperate("a", "b")
-    gone, life = one.store, one._life_ms
+    gone, life = one.store, one._life.ms
     epoch = gone.current_epoch("g")
     request = AcquireRequest("lost", {TP: Wanted(30, 29)})
     assert gone.acquire("g", epoch, "a", request)[TP] == OffsetRanges([(0, 29)])
@@ -245,12 +245,12 @@ def test_chunks_of_a_member_that_is_gone_come_back_after_its_handlers_have_ended
     watch.goes_on(2 * life / 1000)
     assert there.done(one) == set(range(30, 60)), "the member is in its group"
     ids = {"t": there.kafka.topic_id}
-    assert other.continue_work()
+    assert other.owner.continue_work()
     epoch = gone.open_epoch(
         "g", {"b": [TP]}, previous=epoch, topic_ids=ids, sharing="cooperative", life_ms=life,
         continues={"b": epoch.number},
     )  # fmt: skip
-    other.assigned(EpochGrant(epoch, "b", (Share(*TP),), ids, life_ms=life, continues=True))
+    other.owner.assigned(EpochGrant(epoch, "b", (Share(*TP),), ids, life_ms=life, continues=True))
     there.until(lambda: job._epoch_state.assignment.epoch == epoch)
     watch.goes_on()
     assert there.done(one) == set(range(30, 60)), "its handlers may still run"

@@ -262,7 +262,7 @@ class Unreliable(World):
         partition = self.partitions[record.partition]
         lane = partition.lanes.lane(self.dealt(record.partition, record.offset), record.offset)
         for share in partition.cursors.values():
-            for waiting in share.failed(lane) if lane in share.waiting else ():
+            for waiting in share.waiting.records(lane) if lane in share.waiting.lowest else ():
                 if waiting.is_undelivered and waiting.offset < record.offset:
                     self.breaks.append(f"{record.offset} started behind {waiting.offset}")
         return super().handler(record)

@@ -21,10 +21,10 @@ from commits.delta_log import DeltaLog
 from commits.engine import AppendConflict
 from commits.entries import VersionEntry
 from commits.errors import CorruptCommitLog
-from commits.table_files import TableFiles
+from commits.table_files import _NO_FILES, TableFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 #: How many schedules are played, from which one on; `make chaos-store` plays 100,000.
 _SCHEDULES = int(os.environ.get("SCHEDULES", "1500"))
@@ -111,13 +111,22 @@ class Store(TableFiles):
     def remove_drafts(self) -> None:
         """There are no drafts."""
 
+    def remove(self, name: str) -> None:
+        del self.files[name]
+
     def has(self, name: str) -> bool:
         return name in self.files
 
     def write(self, name: str, data: bytes) -> None:
+        self._step()
+        assert name not in self.files, "a file is written twice"
         self.files[name] = data
+        if self.source.random() < self.faults / 4:
+            raise OSError("the answer is lost")
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create(self, name: str, data: bytes, files: Mapping[str, bytes] = _NO_FILES) -> bool:
+        for other, content in files.items():
+            self.write(other, content)
         self._step()
         drawn = self.source.random()
         if drawn < self.faults / 4:
@@ -154,7 +163,8 @@ class Writer:
             while True:
                 token = f"{self.name}-{number}-{self.store.source.random()}"
                 try:
-                    version = self.log.append([{"add": {"path": token}}], {}, token)
+                    actions, files = [{"add": {"path": token}}], {token: b"rows"}
+                    version = self.log.append(actions, {}, token, files=files)
                 except OSError:
                     self.unknown.add(token)
                     continue
@@ -176,6 +186,7 @@ class Writer:
 def _played(seed: int, faults: float = 0.2) -> tuple[Store, list[Writer]]:
     source = random.Random(seed)
     store = Store(source, Turns(source), faults)
+    store.is_far = bool(seed % 2)
     store.files["_delta_log/00000000000000000000.json"] = b'{"commitInfo":{"operation":"CREATE"}}'
     writers = [Writer(name, store, DeltaLog(store, "t", 0)) for name in "abc"[:_WRITERS]]
     store.turns.run([*writers])
@@ -203,6 +214,7 @@ def test_each_append_is_once_in_one_order_and_no_answer_is_wrong() -> None:
         assert len(answers) == _WRITERS * _APPENDS, seed
         assert all(tokens[version] == token for token, version in answers.items()), seed
         assert set(tokens) - {""} <= {*answers, *unknown}, seed
+        assert all(file in store.files for entry in entries for file in entry.files), seed
         for writer in writers:
             assert all(tokens[version] == token for version, token in writer.seen.items()), seed
         for before, entry in itertools.pairwise(entries):

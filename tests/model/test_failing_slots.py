@@ -8,6 +8,7 @@ import pytest
 
 from coopconsume.errors import HandlerNotOpened, SlotFailed
 from coopconsume.record import RetryPolicy
+from coopconsume.worker.report import SlotEnd
 from coopconsume.worker.slot import SlotRunner
 from tests.model.job_world import Calls, World, until
 
@@ -34,13 +35,13 @@ def world(monkeypatch, tmp_path):
         try:
             return run(self, slot, batches)
         except OSError as error:
-            report = self._outcome(slot).failed(error)
-            report.end.crashed = True
-            return report
+            outcome = self._outcome(slot)
+            outcome.fail(error)
+            return outcome.close(SlotEnd(crashed=True))
 
     monkeypatch.setattr(SlotRunner, "_handle", fails)
     monkeypatch.setattr(SlotRunner, "run", run_or_fail)
-    monkeypatch.setattr("coopconsume.runtime.dispatch.dispatcher._PAUSE", 0.05)
+    monkeypatch.setattr("coopconsume.runtime.dispatch.job_slots._PAUSE", 0.05)
     yield made
     made.close()
 
@@ -56,7 +57,7 @@ def test_slots_that_fail_in_four_batches_in_a_row_end_the_job_with_the_reason(wo
     job = world.run(world.claim(), handler)
 
     def has_ended():
-        found = dict(job._dispatcher.failing)
+        found = dict(job._dispatcher.slots.failing)
         if any(at > time.monotonic() for at, _ in found.values()):
             pauses.append(found)
         return job.ended.is_set()
@@ -68,7 +69,7 @@ def test_slots_that_fail_in_four_batches_in_a_row_end_the_job_with_the_reason(wo
     assert pauses
     assert all(why == job.error.cause for one in pauses for _, why in one.values())
     assert not handler.calls
-    assert not job._dispatcher.barred
+    assert not job._dispatcher.slots.barred
 
 
 def test_slots_go_on_at_once_when_the_cause_is_gone(world):
@@ -77,7 +78,7 @@ def test_slots_go_on_at_once_when_the_cause_is_gone(world):
     handler = Calls()
     member = world.claim()
     job = world.run(member, handler, policy=RetryPolicy(max_attempts=1))
-    until(lambda: job._dispatcher.failing)
+    until(lambda: job._dispatcher.slots.failing)
     assert "OSError: the folder is damaged" in job._meter.message
     world.failing.clear()
     world.until(lambda: world.done(member) == set(range(20)))
@@ -101,7 +102,7 @@ def test_a_task_that_fails_before_its_slot_begins_leaves_nothing_in_doubt(world,
     job = world.run(member, handler)
     world.until(lambda: world.done(member) == set(range(20)))
     assert failed == [1]
-    assert not job._dispatcher.barred
+    assert not job._dispatcher.slots.barred
     assert handler.count.total() == 20
 
 
@@ -122,8 +123,8 @@ def test_a_handler_that_cannot_be_opened_four_times_in_a_row_ends_the_job(world,
     monkeypatch.setattr(Opens, "failures", 10**6)
     member, handler = world.claim(), Opens()
     job = world.run(member, handler, policy=RetryPolicy(max_attempts=1))
-    unopened = job._dispatcher._unopened
-    until(lambda: job.ended.is_set() or 5 in unopened.copy().values())
+    slots = job._dispatcher.slots
+    until(lambda: job.ended.is_set() or 5 in slots.unopened.values())
     assert isinstance(job.error, HandlerNotOpened)
     assert job.error.handler == "Opens"
     assert job.error.cause == "OSError: the service is away"
@@ -136,8 +137,8 @@ def test_a_handler_that_is_opened_in_time_handles_all(world, monkeypatch):
     monkeypatch.setattr(Opens, "failures", 3)
     member, handler = world.claim(), Opens()
     job = world.run(member, handler, policy=RetryPolicy(max_attempts=1))
-    until(lambda: job._dispatcher.failing or world.done(member))
+    until(lambda: job._dispatcher.slots.failing or world.done(member))
     assert "its handler cannot be opened: OSError" in job._meter.message
     world.until(lambda: world.done(member) == set(range(20)))
     assert handler.count.total() == 20
-    until(lambda: not job._dispatcher._unopened)
+    until(lambda: not job._dispatcher.slots.unopened)

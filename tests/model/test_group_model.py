@@ -25,15 +25,14 @@ from commits.model import share_to_plain
 from commits.rows import Part
 from coopconsume.errors import AssignmentConflict
 from coopconsume.group.core import (
-    Deal,
     GroupCore,
-    Joined,
     MemberReplaced,
     Rejoin,
     TakeOver,
     left_by,
     waits_of,
 )
+from coopconsume.group.dealing import Deal, Joined, Rebalance
 from coopconsume.group.owned import EpochGrant
 from tests.examples import examples
 from tests.model.group_world import (
@@ -315,10 +314,19 @@ class GroupMachine(RuleBasedStateMachine):
     ) -> tuple[Deal, Epoch]:
         generation, joined, noted = heard
         deal = core.lead(
-            me, generation, joined, StickyKeyRangeAssignor(), TOPICS, self.topic_ids, set(TOPICS),
-            noted=noted, claimed=self.log.claimed,
-            row=self.log.state.in_force and self.log.state.in_force.assignment(),
-        )  # fmt: skip
+            Rebalance(
+                me=me,
+                generation=generation,
+                joined=joined,
+                partitions=TOPICS,
+                topic_ids=self.topic_ids,
+                shareable=set(TOPICS),
+                noted=noted,
+                claimed=self.log.claimed,
+                row=self.log.state.in_force and self.log.state.in_force.assignment(),
+            ),
+            StickyKeyRangeAssignor(),
+        )
         assert set(deal.refused) == {m.id for m in joined if m.data == NEWER}
         epoch = self.log.open_epoch(deal)
         assert generation > self.led, "a leader that slept has fenced the live group"

@@ -17,7 +17,7 @@ from assignors import MAX_KEY_HASH
 from commits import Epoch, OffsetRanges
 from commits.rows import Part
 from coopconsume.group.beginning import Beginning, LogFacts, beginning
-from coopconsume.kafka.cluster import Primary
+from coopconsume.kafka.primary import Primary
 from tests.examples import examples
 from tests.model.group_world import Log
 

@@ -68,7 +68,7 @@ def test_a_job_goes_on_while_others_flood_its_port(world, says):
     there.until(lambda: gate.at_work)
     others = set(range(20)) - slot_mates(3)
     spec = job._dispatcher.leases.spec
-    said = forged(job._dispatcher._run_id)[says]
+    said = forged(job._dispatcher._context.run_id)[says]
     with flood(spec.host, spec.port, said) as tries:
         there.until(lambda: others <= there.done(member))
         until(lambda: len(tries) > 100)

@@ -14,11 +14,12 @@ from assignors import KeyRange, Share, key_hash
 from coopconsume.group import GroupMember
 from coopconsume.group.owned import EpochGrant
 from coopconsume.runtime.dispatch.dispatcher import Dispatcher
+from coopconsume.runtime.dispatch.reports import Reports
 from coopconsume.runtime.dispatch.slot_leases import SlotLeases
 from coopconsume.worker.channel.wire import Frame, decode_withhold, encode_withhold
 from coopconsume.worker.time_box import TimeBox
 from tests.model.job_group import HIGH, KEYS, LIFE_MS, LOW, WHOLE, Group, slot_mates
-from tests.model.job_world import _PATIENCE, TP, until
+from tests.model.job_world import _PATIENCE, TP, keeps, until
 
 
 @pytest.mark.parametrize("channel", [True, False])
@@ -29,7 +30,7 @@ def test_a_hand_over_waits_for_running_handlers_and_commits_them(world, channel)
     job = there.run(member, gate)
     there.until(lambda: gate.at_work)
     there.kafka.log |= {offset: b"new%d" % offset for offset in range(20, 50)}
-    handing_over = threading.Thread(target=member.hand_over)
+    handing_over = threading.Thread(target=member.owner.hand_over)
     handing_over.start()
     until(lambda: job._rebalance.hand_over is not None or not handing_over.is_alive())
     there.kafka.end = 50
@@ -42,7 +43,7 @@ def test_a_hand_over_waits_for_running_handlers_and_commits_them(world, channel)
     # With a channel the slot starts no further record; without one it goes on to its end.
     assert called == set(range(20)) if not channel else not slot_mates(3) <= called
     after = there.claim()
-    assert after.assignment.waits(TP, [KeyRange()]) <= 0
+    assert after.assignment.in_doubt.seconds(TP, [KeyRange()]) <= 0
 
 
 def test_what_a_hand_over_gives_up_is_in_doubt_and_done_again(world):
@@ -51,10 +52,10 @@ def test_what_a_hand_over_gives_up_is_in_doubt_and_done_again(world):
     member, gate = there.claim(), there.gate(3)
     there.run(member, gate)
     there.until(lambda: gate.at_work)
-    member.hand_over()
+    member.owner.hand_over()
     assert 3 not in there.done(member)
     after = there.claim()
-    assert after.assignment.waits(TP, [KeyRange()]) > 0
+    assert after.assignment.in_doubt.seconds(TP, [KeyRange()]) > 0
     gate.opened.set()
 
 
@@ -75,8 +76,9 @@ def test_a_hand_over_waits_for_no_handler_that_ends_after_its_time(world, monkey
 
         return taken
 
+    reports = job._dispatcher.reports
     for name in ("progressed", "reported"):
-        monkeypatch.setattr(job._dispatcher, name, noted(getattr(job._dispatcher, name)))
+        monkeypatch.setattr(reports, name, noted(getattr(reports, name)))
 
     def slow(*given, **how):
         """While a commit runs, the next handler ends."""
@@ -89,7 +91,7 @@ def test_a_hand_over_waits_for_no_handler_that_ends_after_its_time(world, monkey
         return commit(*given, **how)
 
     monkeypatch.setattr(member.store, "commit", slow)
-    handing_over = threading.Thread(target=member.hand_over)
+    handing_over = threading.Thread(target=member.owner.hand_over)
     handing_over.start()
     until(lambda: job._rebalance.hand_over is not None)
     gates[0].opened.set()
@@ -116,7 +118,7 @@ def test_of_a_late_hand_over_the_running_records_alone_are_in_doubt(world, lost)
 
     def has_named():
         """Whether the slot has said what it still works on."""
-        return any(running.kept for running in job._dispatcher.running.copy().values())
+        return any(map(keeps, job._dispatcher.runs.by_number.copy().values()))
 
     if lost:
         there.until(lambda: there.done(member) == {o for o in range(20) if o % 5 != 3})
@@ -128,7 +130,7 @@ def test_of_a_late_hand_over_the_running_records_alone_are_in_doubt(world, lost)
         there.until(lambda: job._meter.totals["lostSlots"])
         gate.opened.clear()
         gate.at_work.clear()
-    handing_over = threading.Thread(target=member.hand_over)
+    handing_over = threading.Thread(target=member.owner.hand_over)
     handing_over.start()
     if not lost:
         until(has_named)
@@ -138,10 +140,10 @@ def test_of_a_late_hand_over_the_running_records_alone_are_in_doubt(world, lost)
     gate.opened.set()
     before, stuck = len(gate.calls), key_hash(KEYS[3])
     after = there.claim()
-    assert after.assignment.waits(TP, [KeyRange(stuck, stuck)]) > 0
+    assert after.assignment.in_doubt.seconds(TP, [KeyRange(stuck, stuck)]) > 0
     others = [KeyRange(0, stuck - 1), KeyRange(stuck + 1)]
-    assert after.assignment.waits(TP, others) <= 0
-    until_when = dict(after.assignment.in_doubt(TP))[KeyRange(stuck, stuck)]
+    assert after.assignment.in_doubt.seconds(TP, others) <= 0
+    until_when = dict(after.assignment.in_doubt.ranges(TP))[KeyRange(stuck, stuck)]
     there.run(after, gate)
     there.until(lambda: there.done(after) == set(range(20)))
     again = gate.calls[before:]
@@ -163,7 +165,7 @@ def test_what_moves_is_ended_and_released_and_the_rest_begins_again(group):
     there, member, gate = group.there, group.member, group.there.gate(3)
     job = there.run(member, gate)
     there.until(lambda: gate.at_work)
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([WHOLE])
     moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     moves.start()
@@ -179,7 +181,7 @@ def test_what_moves_is_ended_and_released_and_the_rest_begins_again(group):
     there.until(lambda: low <= there.done(member))
     assert sorted(offset for offset, _ in gate.calls) == sorted(there.done(member))
     # The next epoch moves nothing of this member.
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([LOW], [HIGH])
     (doubt,) = member.store.assignment("g").doubts
     assert doubt.share == Share(*TP, LOW.key_range)
@@ -194,16 +196,16 @@ def test_a_member_that_is_refused_while_it_hands_over_joins_again(group):
     there, member, gate = group.there, group.member, group.there.gate(3)
     job = there.run(member, gate)
     there.until(lambda: gate.at_work)
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([WHOLE])
-    member._group = GroupMember(there.options, member.store, there.kafka, 2, member, LIFE_MS)
+    member._group = GroupMember(there.options, member.store, there.kafka, 2, member.owner, LIFE_MS)
     moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     moves.start()
     until(lambda: job._rebalance.hand_over is not None)
     group.opens([], [WHOLE])
     gate.opened.set()
     moves.join(_PATIENCE)
-    assert not member.has_shares
+    assert not member.owner.has_shares
     assert member._group._again
 
 
@@ -219,17 +221,17 @@ def test_late_handlers_alone_are_in_doubt_of_what_moves(world):
     gate = there.gate(high, low)
     job = there.run(member, gate)
     there.until(lambda: gate.at_work == {high, low})
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([WHOLE])
     moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     moves.start()
     until(lambda: job._rebalance.hand_over is not None)
-    until(lambda: all(r.kept for r in job._dispatcher.running.values()))
+    until(lambda: all(map(keeps, job._dispatcher.runs.by_number.values())))
     job._rebalance.hand_over.until = 0.0
     moves.join(_PATIENCE)
     stuck, ours = key_hash(KEYS[high]), key_hash(KEYS[low])
-    assert member.assignment.waits(TP, [KeyRange(ours, ours)]) > 0
-    assert member.assignment.waits(TP, [KeyRange(0, ours - 1)]) <= 0
+    assert member.assignment.in_doubt.seconds(TP, [KeyRange(ours, ours)]) > 0
+    assert member.assignment.in_doubt.seconds(TP, [KeyRange(0, ours - 1)]) <= 0
     group.opens([LOW], [HIGH])
     doubts = [d.share for d in member.store.assignment("g").doubts]
     late = Share(*TP, KeyRange(stuck, stuck))
@@ -242,7 +244,7 @@ def test_a_member_that_loses_part_of_its_work_begins_again(group):
     there, member, gate = group.there, group.member, group.there.gate(*range(20))
     there.run(member, gate)
     there.until(lambda: gate.at_work)
-    assert member.continue_work()
+    assert member.owner.continue_work()
     before = member.assignment
     group.opens([LOW], [HIGH])
     group.begins(continues=False)
@@ -271,18 +273,18 @@ def test_what_a_member_gains_stays_in_doubt_until_its_earlier_owner_has_ended(wo
             job.stop()
             member.leave()
 
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([WHOLE])  # The other member has crashed.
     assert group.in_doubt(HIGH) == (HIGH,)
     waits = ((HIGH, 1000.0),)
     if how == "closed by a listener":
-        member._listener = Closes()
+        member._listener.attach(Closes())
         group.begins(moving=(LOW,), waits=waits)
         assert job.ended.wait(_PATIENCE)
         until(lambda: member.store.assignment("g").fenced)
     elif how == "follows":
-        member.follow(group.epoch, "a", waits)
-        member.hand_over()
+        member.owner.follow(group.epoch, "a", waits)
+        member.owner.hand_over()
     elif how == "rejoins":
         group.joins_a_group()
         member.assignment.continue_under(
@@ -303,7 +305,7 @@ def test_what_is_done_of_key_ranges_is_committed_before_they_are_given_up(group,
     gate = there.gate(max(high))
     job = there.run(member, gate)
     there.until(lambda: gate.at_work)
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([WHOLE])
     commit, may_commit = member.store.commit, threading.Event()
 
@@ -334,26 +336,27 @@ def test_a_batch_that_has_not_begun_is_in_nobodys_way_as_keys_are_given_up(world
     group.opens([WHOLE])
     group.begins(continues=False)
     job = there.run(member, gate)
-    there.until(lambda: job._dispatcher.running)
-    assert member.continue_work()
+    there.until(lambda: job._dispatcher.runs.by_number)
+    assert member.owner.continue_work()
     group.opens([WHOLE])
     group.begins(moving=(HIGH,))
     assert member.assignment.shares == (LOW,)
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
     group.begins()
     assert group.in_doubt(HIGH) == ()
-    running = next(iter(job._dispatcher.running.values()), None)
+    running = next(iter(job._dispatcher.runs.by_number.values()), None)
     assert running is not None, "it has ended"
-    assert running.withdrawn
-    assert running.withdrawn < running.waiting
+    withdrawn = [task.is_withdrawn for task in running.unfinished]
+    assert any(withdrawn)
+    assert not all(withdrawn)
     assert not gate.calls
 
 
 @pytest.mark.parametrize("answers", ["not", "to another question"])
 def test_a_slot_that_does_not_give_back_in_time_starts_nothing_more(world, monkeypatch, answers):
     """Others may work on its keys long before its lease ends."""
-    send, take = SlotLeases.send, Dispatcher.progressed
+    send, take = SlotLeases.send, Reports.progressed
     answered = threading.Event()
 
     def ask_something_else(self, at, kind, payload=b""):
@@ -369,7 +372,7 @@ def test_a_slot_that_does_not_give_back_in_time_starts_nothing_more(world, monke
             answered.set()
 
     monkeypatch.setattr(SlotLeases, "send", ask_something_else)
-    monkeypatch.setattr(Dispatcher, "progressed", take_answer)
+    monkeypatch.setattr(Reports, "progressed", take_answer)
     group = Group(world(channel=True, drainTimeout="300 seconds"))
     there, member = group.there, group.member
     group.opens([WHOLE])
@@ -378,7 +381,7 @@ def test_a_slot_that_does_not_give_back_in_time_starts_nothing_more(world, monke
     gate = there.gate(min(high))
     job = there.run(member, gate)
     there.until(lambda: gate.at_work)
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([WHOLE])
     gives_up = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     gives_up.start()
@@ -386,14 +389,14 @@ def test_a_slot_that_does_not_give_back_in_time_starts_nothing_more(world, monke
     job._rebalance.leaving.until = 0.0
     gives_up.join(_PATIENCE)
     called = {offset for offset, _ in gate.calls}
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
     group.begins()
     assert group.in_doubt(HIGH) == (HIGH,)
     gate.opened.set()
     low = {o for o in range(20) if LOW.key_range.contains(key_hash(KEYS[o]))}
     there.until(lambda: low <= {offset for offset, _ in gate.calls})
-    there.until(lambda: not job._dispatcher.running)
+    there.until(lambda: not job._dispatcher.runs.by_number)
     assert {offset for offset, _ in gate.calls} == called | low
 
 
@@ -415,7 +418,7 @@ def waits_for_a_lost_member(world, monkeypatch):
 
 def _early_batch(group, job):
     """The batch of a job whose slots have connected and wait for their leases."""
-    server, running = job._dispatcher.leases._server, job._dispatcher.running
+    server, running = job._dispatcher.leases._server, job._dispatcher.runs.by_number
     group.there.until(
         lambda: any(
             one.begins_at > one.started and one.connections <= server.connected
@@ -433,7 +436,7 @@ def test_spark_starts_a_batch_before_an_earlier_owner_has_ended_but_no_record(
     group, gate, job = waits_for_a_lost_member()
     there, member = group.there, group.member
     running = _early_batch(group, job)
-    first, last = (until_when for _, until_when in member.assignment.in_doubt(TP))
+    first, last = (until_when for _, until_when in member.assignment.in_doubt.ranges(TP))
     assert first == running.begins_at < last
     there.turns(job, 10)
     assert not gate.calls
@@ -450,11 +453,11 @@ def test_a_batch_that_waits_for_its_leases_leaves_nothing_in_doubt(waits_for_a_l
     group, gate, job = waits_for_a_lost_member("0 seconds")
     there, member = group.there, group.member
     _early_batch(group, job)
-    member.hand_over()
+    member.owner.hand_over()
     assert not gate.calls
     after = there.claim()
-    assert after.assignment.waits(TP, [HIGH.key_range]) <= 500
-    assert 500 < after.assignment.waits(TP, [LOW.key_range]) <= 600
+    assert after.assignment.in_doubt.seconds(TP, [HIGH.key_range]) <= 500
+    assert 500 < after.assignment.in_doubt.seconds(TP, [LOW.key_range]) <= 600
 
 
 def test_a_batch_that_waits_for_its_leases_gives_key_ranges_up_at_once(waits_for_a_lost_member):
@@ -462,7 +465,7 @@ def test_a_batch_that_waits_for_its_leases_gives_key_ranges_up_at_once(waits_for
     group, gate, job = waits_for_a_lost_member()
     member = group.member
     running = _early_batch(group, job)
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([WHOLE])
     moved = Share(*TP, KeyRange().split(8)[-1])
     gives_up = threading.Thread(target=group.begins, kwargs={"moving": (moved,)})
@@ -470,7 +473,7 @@ def test_a_batch_that_waits_for_its_leases_gives_key_ranges_up_at_once(waits_for
     gives_up.join(_PATIENCE)
     assert not gives_up.is_alive()
     assert member.store.assignment("g").handed
-    assert running.withdrawn == {1}
+    assert [slot for slot, task in running.tasks.items() if task.is_withdrawn] == [1]
     assert not gate.calls
 
 
@@ -480,10 +483,10 @@ def test_key_ranges_that_leave_as_others_wait_start_none_of_these(world):
     there, member, gate = group.there, group.member, group.there.gate()
     group.opens([WHOLE])
     group.begins(continues=False, waits=((WHOLE, 2.0),))
-    ((_, ends),) = member.assignment.in_doubt(TP)
+    ((_, ends),) = member.assignment.in_doubt.ranges(TP)
     job = there.run(member, gate)
-    there.until(lambda: job._dispatcher.running or gate.calls)
-    assert member.continue_work()
+    there.until(lambda: job._dispatcher.runs.by_number or gate.calls)
+    assert member.owner.continue_work()
     group.opens([WHOLE])
     quarters = KeyRange().split(4)
     group.begins(moving=(Share(*TP, quarters[0]), Share(*TP, quarters[2])))
@@ -502,7 +505,7 @@ def test_what_is_given_up_stays_in_doubt_until_its_earlier_owner_has_ended(world
     job = there.run(member, there.gate())
     low = {o for o in range(20) if LOW.key_range.contains(key_hash(KEYS[o]))}
     there.until(lambda: low <= there.done(member))
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([WHOLE])
     group.begins(moving=(moved,))
     assert member.assignment is job._epoch_state.assignment
@@ -533,11 +536,11 @@ def test_late_handlers_are_in_doubt_also_if_a_listener_closes_the_consumer(world
             """Close it."""
             member.leave()
 
-    member._listener = Closes()
+    member._listener.attach(Closes())
     if moved is None:
-        leaves = threading.Thread(target=member.hand_over)
+        leaves = threading.Thread(target=member.owner.hand_over)
     else:
-        assert member.continue_work()
+        assert member.owner.continue_work()
         group.opens([WHOLE])
         leaves = threading.Thread(target=group.begins, kwargs={"moving": (moved,)})
     leaves.start()
@@ -570,13 +573,13 @@ def test_the_worker_of_a_late_handler_ends_before_another_owner_starts_its_key(
     there.until(lambda: gate.at_work)
     there.until_one_slot_works(job)
     if has_given_back:
-        there.until(lambda: any(one.kept for one in job._dispatcher.running.copy().values()))
-    assert group.member.continue_work()
+        there.until(lambda: any(map(keeps, job._dispatcher.runs.by_number.copy().values())))
+    assert group.member.owner.continue_work()
     group.opens([WHOLE])
     gives_up = threading.Thread(target=group.begins, kwargs={"moving": (LOW,)})
     gives_up.start()
     until(lambda: job._rebalance.leaving is not None)
-    there.until(lambda: not any(s.may_start_leaving for s in job.partitions[0].cursors.values()))
+    there.until(lambda: not any(s.leaving.may_start for s in job.partitions[0].cursors.values()))
     assert not ended
     job._rebalance.leaving.until = 0.0
     gives_up.join(_PATIENCE)

@@ -64,7 +64,7 @@ def test_a_commit_shows_that_the_epoch_was_in_force_when_it_was_asked_for(world,
 
     monkeypatch.setattr(member.store, "commit", slow)
     member.assignment.commit({TP: OffsetRanges([(0, 3)])})
-    assert member.assignment.check(60.0) <= asked[0]
+    assert member.assignment.proof.check(60.0) <= asked[0]
 
 
 class Slow:
@@ -188,7 +188,7 @@ def test_whatever_becomes_of_channels_nothing_is_lost_or_out_of_order(world, pro
         handler.more(draw.randrange(5, 60))
         server = job._dispatcher.leases._server
         proxy = server.spec() and proxies[server]
-        running = set(job._dispatcher.running)
+        running = set(job._dispatcher.runs.by_number)
         if event == "cut":
             proxy.cut()
         elif event == "delay":
@@ -197,14 +197,16 @@ def test_whatever_becomes_of_channels_nothing_is_lost_or_out_of_order(world, pro
             proxy.passes.set()
         elif event == "half open":
             proxy.passes.clear()
-            until(lambda job=job, running=running: not running & set(job._dispatcher.running))
+            until(
+                lambda job=job, running=running: not running & set(job._dispatcher.runs.by_number)
+            )
             proxy.passes.set()
         elif event == "pause":
             job.pause()
-            until(lambda job=job: not job._dispatcher.running)
+            until(lambda job=job: not job._dispatcher.runs.by_number)
             job.resume()
         elif event == "hand over":
-            member.hand_over()
+            member.owner.hand_over()
             if "die" in to_come:  # Nothing is repeated by an orderly hand-over.
                 assert there.done(member) == handler.ended
             there.end(job)

@@ -14,7 +14,7 @@ from commits import OffsetRanges
 from coopconsume.errors import BrokerUnreachable, DataLoss, TopicReplaced
 from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.group.owned import LEASE
-from coopconsume.runtime.dispatch.dispatcher import Dispatcher
+from coopconsume.runtime.dispatch.reports import Reports
 from coopconsume.runtime.dispatch.slot_leases import SlotLeases
 from tests.model.job_group import KEYS, slot_mates
 from tests.model.job_world import TP, Frame, until
@@ -55,7 +55,7 @@ def test_of_a_failed_batch_a_slot_that_has_started_waits_alone(world):
     there.without_core = set()
     failed.set()
     there.until(lambda: there.done(member) >= set(range(20)) - slot_mates(3))
-    assert job._dispatcher.barred.keys() == {at_work}
+    assert job._dispatcher.slots.barred.keys() == {at_work}
     assert Counter(offset for offset, _ in gate.calls)[3] == 1
 
 
@@ -67,7 +67,7 @@ def test_a_batch_whose_read_fails_is_planned_again_at_once(world):
     job = there.run(member, gate)
     there.until(lambda: there.done(member) >= set(range(20)))
     assert sorted(offset for offset, _ in gate.calls) == list(range(20))
-    assert not any(map(job._dispatcher._crashes.concern, range(2)))
+    assert not any(map(job._dispatcher.slots.crashes.concern, range(2)))
 
 
 @pytest.mark.parametrize("channel", [True, False])
@@ -80,15 +80,15 @@ def test_without_a_channel_nobody_knows_whether_a_slot_of_a_failed_batch_has_sta
     there.failures = [RuntimeError("the read failed")]
     member, gate = there.claim(), there.gate()
     job = there.run(member, gate)
-    there.until(lambda: len(job._dispatcher.barred) == 2 or gate.calls)
-    assert job._dispatcher.barred.keys() == {0, 1}
+    there.until(lambda: len(job._dispatcher.slots.barred) == 2 or gate.calls)
+    assert job._dispatcher.slots.barred.keys() == {0, 1}
     there.turns(job)
     assert not gate.calls
 
 
 def test_a_task_that_begins_as_its_batch_fails_starts_nothing(world, monkeypatch):
     """Its records are about to be in another batch."""
-    collect, take, frames = Frame.collect, Dispatcher.batch_ended, []
+    collect, take, frames = Frame.collect, Reports.ended, []
 
     def collect_late(self):
         frames.append(self)
@@ -100,7 +100,7 @@ def test_a_task_that_begins_as_its_batch_fails_starts_nothing(world, monkeypatch
         take(self, event)
 
     monkeypatch.setattr(Frame, "collect", collect_late)
-    monkeypatch.setattr(Dispatcher, "batch_ended", take_late)
+    monkeypatch.setattr(Reports, "ended", take_late)
     there = world(channel=True)
     there.failures = [RuntimeError("the read failed")]
     member, gate = there.claim(), there.gate()
@@ -115,8 +115,8 @@ def test_a_batch_that_fails_again_is_not_planned_again_at_once(world):
     there.failures = [RuntimeError("the read failed")] * 2
     member, gate = there.claim(), there.gate()
     job = there.run(member, gate)
-    there.until(lambda: len(job._dispatcher.barred) == 2 or gate.calls)
-    assert job._dispatcher.barred.keys() == {0, 1}
+    there.until(lambda: len(job._dispatcher.slots.barred) == 2 or gate.calls)
+    assert job._dispatcher.slots.barred.keys() == {0, 1}
     there.turns(job)
     assert not there.failures
     assert not gate.calls
@@ -176,7 +176,7 @@ def test_retention_that_outruns_batches_does_not_end_a_job_that_may_lose_records
 @pytest.mark.parametrize("regrown", [False, True])
 def test_a_log_that_was_cut_is_noticed_also_once_it_has_grown_again(world, monkeypatch, regrown):
     """By the end of the former leader's epoch; what is new under old offsets is not done."""
-    monkeypatch.setattr("coopconsume.runtime.epoch_state._ENDS_EVERY", 0.01)
+    monkeypatch.setattr("coopconsume.runtime.log_watch._ENDS_EVERY", 0.01)
     there = world()
     member, gate = there.claim(), there.gate()
     job = there.run(member, gate)
@@ -198,9 +198,9 @@ def test_a_log_that_was_cut_and_has_grown_while_nobody_had_it_is_noticed(world):
     there.kafka.former = [0]
     member = there.claim()
     member.assignment.commit({TP: OffsetRanges([(0, 2), (4, 19)])})
-    member.hand_over()
+    member.owner.hand_over()
     there.kafka.elect_leader(20, 30)
-    there.claim().hand_over()
+    there.claim().owner.hand_over()
     assert there.done(there.claim()) == set(range(20)) - {3}, "nothing was cut"
     there.options = replace(there.options, fail_on_data_loss=True)
     there.kafka.former = [0, 12]
@@ -220,7 +220,7 @@ def test_a_log_that_was_cut_and_has_grown_while_nobody_had_it_is_noticed(world):
 
 def test_a_former_leader_that_answers_late_has_cut_nothing(world, monkeypatch):
     """It reports the end of its own epoch; the job looks again."""
-    monkeypatch.setattr("coopconsume.runtime.epoch_state._ENDS_EVERY", 0.01)
+    monkeypatch.setattr("coopconsume.runtime.log_watch._ENDS_EVERY", 0.01)
     there = world()
     there.kafka.former = [0]
     member, gate = there.claim(), there.gate()
@@ -241,8 +241,8 @@ def test_the_next_owner_waits_for_the_life_of_a_batch(world):
     there = world(batchTime="0.3 seconds", handlerTimeout="0.3 seconds")
     first = there.claim()
     second = there.claim(takeover=True)
-    wait = second.assignment.waits(TP, [KeyRange()])
-    claimed = second.assignment._seen
+    wait = second.assignment.in_doubt.seconds(TP, [KeyRange()])
+    claimed = second.assignment.proof._seen
     assert wait > 0
     gate = there.gate()
     job = there.run(second, gate)
@@ -252,7 +252,7 @@ def test_the_next_owner_waits_for_the_life_of_a_batch(world):
     assert "it did not hand over its key ranges of" in event["waitingFor"]["message"]
     there.until(lambda: there.done(second) == set(range(20)))
     assert min(at for _, at in gate.calls) >= claimed + 0.6 + LEASE - 0.1
-    first.lost("it was taken over")
+    first.owner.lost("it was taken over")
 
 
 def test_a_job_says_that_no_broker_answers_until_one_does(world, monkeypatch):
@@ -280,7 +280,7 @@ def test_a_topic_that_is_created_again_is_taken_up_where_nothing_is_lost(
     world, monkeypatch, is_done
 ):
     """With `onMissingTopic=wait` the member joins again; where records were open the job ends."""
-    monkeypatch.setattr("coopconsume.runtime.epoch_state._STARTS_EVERY", 0.05)
+    monkeypatch.setattr("coopconsume.runtime.log_watch._STARTS_EVERY", 0.05)
     there = world(onMissingTopic="wait")
     member, gate = there.claim(), there.gate(*([] if is_done else [7]))
     reasons = []
@@ -309,7 +309,7 @@ def test_a_topic_that_is_created_again_before_a_job_begins_is_taken_up_alike(wor
     if is_done:
         there.run(member, there.gate())
         there.until(lambda: there.done(member) == set(range(20)))
-        member.hand_over()
+        member.owner.hand_over()
         member = there.claim()
     reasons = []
     # A member of a group joins again; here the shares are claimed by hand.
@@ -327,7 +327,7 @@ def test_a_topic_that_is_created_again_before_a_job_begins_is_taken_up_alike(wor
 
 def test_no_record_is_read_of_a_topic_that_is_created_again_with_a_longer_log(world, monkeypatch):
     """Its end is looked at first, and its id after that: the end is that of another log."""
-    monkeypatch.setattr("coopconsume.runtime.epoch_state._ENDS_EVERY", 0.01)
+    monkeypatch.setattr("coopconsume.runtime.log_watch._ENDS_EVERY", 0.01)
     there = world()
     member, gate = there.claim(), there.gate()
     job = there.run(member, gate)
@@ -347,7 +347,7 @@ def test_no_record_is_read_of_a_topic_that_is_created_again_with_a_longer_log(wo
 
 def test_a_deleted_topic_whose_log_seems_cut_ends_no_job(world, monkeypatch):
     """Brokers may report a lower end before they say that the topic is gone."""
-    monkeypatch.setattr("coopconsume.runtime.epoch_state._ENDS_EVERY", 0.01)
+    monkeypatch.setattr("coopconsume.runtime.log_watch._ENDS_EVERY", 0.01)
     there = world(onMissingTopic="wait")
     member = there.claim()
     job = there.run(member, there.gate())

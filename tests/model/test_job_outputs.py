@@ -120,7 +120,7 @@ def test_what_is_held_back_passes_to_the_next_owner(world):
     there.run(member, handler, dead_letters=Unreliable(away=True))
     there.until(lambda: set(pending_of(member)) == {3, 10})
     there.until(lambda: there.done(member) == set(range(20)) - {3, 10})
-    member.hand_over()
+    member.owner.hand_over()
     after, again, sink = there.claim(), Rejecting(3, 10), Unreliable()
     there.run(after, again, dead_letters=sink)
     there.until(lambda: there.done(after) == set(range(20)))

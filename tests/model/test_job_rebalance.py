@@ -31,11 +31,11 @@ def test_work_goes_on_through_a_rebalance_that_moves_none_of_it(group):
     there.until(lambda: set(range(20)) - held_back <= there.done(member))
     assignment, keys = member.assignment, {KEYS[o] for o in held_back}
     for end in (40, 60):
-        assert member.continue_work()
+        assert member.owner.continue_work()
         group.opens([WHOLE])
         there.kafka.log |= {offset: b"k%d" % (offset % 5) for offset in range(end - 20, end)}
         there.kafka.end = end
-        job._epoch_state.assignment._seen = -math.inf
+        job._epoch_state.assignment.proof._seen = -math.inf
         there.turns(job, 5)
         group.begins()
         others = {o for o in range(end) if b"k%d" % (o % 5) not in keys}
@@ -71,7 +71,7 @@ def test_keys_that_stay_go_on_while_others_are_given_up(world, pieces, is_late):
     job = there.run(member, handler)
     there.until(lambda: gate.at_work)
     assignment, shares = member.assignment, (Share(*TP, KeyRange(0, moved.first - 1)),)
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([WHOLE])
     gives_up = threading.Thread(target=group.begins, kwargs={"moving": (Share(*TP, moved),)})
     gives_up.start()
@@ -99,7 +99,7 @@ def test_keys_that_stay_go_on_while_others_are_given_up(world, pieces, is_late):
     slow.opened.set()
     there.until(lambda: stays <= there.done(member))
     doubts = {first} if is_late else set()
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens(shares, [Share(*TP, moved)], continues={"a": group.epoch.number})
     stuck = [KeyRange(h, h) for h in sorted({key_hash(KEYS[o]) for o in doubts})]
     assert [one.key_range for one in group.in_doubt(Share(*TP, moved))] == stuck
@@ -137,8 +137,8 @@ def test_keys_that_stay_go_on_while_others_come(world, doubt):
         commit_id="theirs",
     )  # fmt: skip
     listener = Mock()
-    member._listener = listener
-    assert member.continue_work()
+    member._listener.attach(listener)
+    assert member.owner.continue_work()
     group.opens([WHOLE], continues={"a": group.epoch.number})
     stuck = key_hash(KEYS[failed])
     share = {"nothing": [], "a key": [Share(*TP, KeyRange(stuck, stuck))], "a range": [HIGH]}[doubt]
@@ -170,11 +170,11 @@ def test_a_returned_partition_starts_again(group):
     job = there.run(member, gate)
     there.until(lambda: there.done(member) == set(range(20)))
     assignment = member.assignment
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([WHOLE])
     group.begins(moving=(WHOLE,))
     assert (member.assignment, job.partitions, member.owned) == (assignment, [], {})
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([], [WHOLE], continues={"a": group.epoch.number})
     group.begins()
     member.store.commit(
@@ -182,7 +182,7 @@ def test_a_returned_partition_starts_again(group):
     )
     there.kafka.log |= {offset: b"k%d" % (offset % 5) for offset in range(20, 40)}
     there.kafka.end = 40
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([WHOLE], continues={"a": group.epoch.number})
     group.begins()
     assert member.assignment is assignment
@@ -200,13 +200,13 @@ def test_ranges_that_cannot_be_added_restart_all(group, monkeypatch):
     job = there.run(member, gate)
     there.until(lambda: job._epoch_state is not None)
     assignment = member.assignment
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([WHOLE], continues={"a": group.epoch.number})
 
     def refuse(_load):
         raise CommitLogUnavailable("table", "read", "it does not answer")
 
-    monkeypatch.setattr(job, "extend", refuse)
+    monkeypatch.setattr(job._requests, "extend", refuse)
     group.begins()
     assert member.assignment is not assignment
     there.until(lambda: there.done(member) == set(range(20)))
@@ -218,7 +218,7 @@ def test_what_the_log_refuses_between_two_epochs_is_committed_under_the_next(gro
     there, member, gate = group.there, group.member, group.there.gate(*range(20))
     job = there.run(member, gate)
     there.until(lambda: gate.at_work)
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([WHOLE])
     gate.opened.set()
     there.until(lambda: job._epoch_state is None or job._epoch_state.committer.refused_for > 0)
@@ -235,7 +235,7 @@ def test_what_is_written_between_two_epochs_is_committed_under_the_next(group):
     sink = Watching(member, there)
     job = there.run(member, handler, outputs=sink)
     there.until(lambda: handler.at_work)
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([WHOLE])
     handler.opened.set()
     there.until(lambda: job._epoch_state is None or job._epoch_state.committer.outbox.ready)
@@ -254,15 +254,15 @@ def test_who_asks_for_a_rebalance_begins_again(group):
     job = there.run(member, gate)
     there.until(lambda: gate.at_work)
     # It is in no group of a broker.
-    member._group = GroupMember(there.options, member.store, there.kafka, 2, member, LIFE_MS)
+    member._group = GroupMember(there.options, member.store, there.kafka, 2, member.owner, LIFE_MS)
     member.rebalance("to begin again")
-    assert not member.continue_work()
-    assert member.continue_work()
+    assert not member.owner.continue_work()
+    assert member.owner.continue_work()
     # It is about to stop.
     stopping = threading.Thread(target=job.stop)
     stopping.start()
-    until(lambda: job._stopping)
-    assert not member.continue_work()
+    until(lambda: job._completion.is_stopping)
+    assert not member.owner.continue_work()
     gate.opened.set()
     stopping.join(_PATIENCE)
 
@@ -281,8 +281,8 @@ def test_a_member_whose_topic_is_deleted_hands_over_at_a_rebalance(world):
     there.kafka.is_deleted, there.kafka.end = True, 0
     there.until(lambda: member.assignment.owned[TP].is_deleted)
     there.turns(job)
-    member._hands_over = False
-    assert not member.continue_work()
+    member.owner._hands_over = False
+    assert not member.owner.continue_work()
 
 
 def test_a_member_that_closes_between_two_epochs_leaves_nothing_in_doubt(group):
@@ -295,7 +295,7 @@ def test_a_member_that_closes_between_two_epochs_leaves_nothing_in_doubt(group):
     member._group._consumer = SimpleNamespace(group_metadata=lambda: place)
     core = member._group._core
     core.taken(EpochGrant(group.epoch, "a", (WHOLE,), {"t": "topic-id"}))
-    assert member.continue_work()
+    assert member.owner.continue_work()
     core.is_continuing = True
     group.opens([WHOLE], continues={"a": group.epoch.number})
     job.stop()
@@ -310,7 +310,7 @@ def test_a_member_that_keeps_under_another_id_commits_under_that(group):
     there.run(member, gate)
     there.until(lambda: gate.at_work)
     group.joins_a_group()
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.name = "a2"
     group.opens([WHOLE])
     group.begins()
@@ -326,7 +326,7 @@ def test_a_commit_is_repeated_under_the_epoch_that_it_began_under(group, monkeyp
     there.run(member, gate)
     there.until(lambda: gate.at_work)
     group.joins_a_group()
-    assert member.continue_work()
+    assert member.owner.continue_work()
     commit, first = member.store.commit, []
 
     def lossy(name, epoch, who, offsets, **how):
@@ -358,17 +358,17 @@ def test_a_log_that_retention_shortens_between_two_epochs_hangs_no_hand_over(wor
     job = there.run(member, gate)
     there.until(lambda: gate.at_work)
     group.joins_a_group()
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([LOW], [HIGH])
     gate.opened.set()
     there.until(lambda: job._epoch_state is None or job._epoch_state.committer.refused_for > 0)
     there.kafka.start = 20
-    job._epoch_state._starts_at = -math.inf
+    job._epoch_state.log_watch._starts_at = -math.inf
 
     def next_epoch():
         if asked == "to keep":
-            assert not member.continue_work()
-            member.hand_over()
+            assert not member.owner.continue_work()
+            member.owner.hand_over()
             group.joins_a_group()
         group.begins(continues=False)
 

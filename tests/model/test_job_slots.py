@@ -14,12 +14,12 @@ import pytest
 from assignors import KeyRange, key_hash
 from coopconsume.consumer import CooperativeConsumer
 from coopconsume.errors import BrokerUnreachable
-from coopconsume.group.epoch_assignment import EpochAssignment
-from coopconsume.query import CooperativeQuery
+from coopconsume.group.epoch_proof import EpochProof
 from coopconsume.record import Reject
+from coopconsume.subscription import QueryRun, Subscription
 from tests.model.job_group import KEYS, WHOLE, Group, slot_mates
 from tests.model.job_sinks import Unreliable
-from tests.model.job_world import _PATIENCE, TP, until
+from tests.model.job_world import _PATIENCE, TP, keeps, until
 
 
 def test_a_stuck_handler_holds_back_no_commit_of_what_is_done(world):
@@ -100,7 +100,7 @@ def test_relief_starts_no_more_handlers_at_once_than_there_are_slots(world):
                 running[0] -= 1
 
     job = there.run(member, handler)
-    there.until(lambda: any(running.kept for running in job._dispatcher.running.values()))
+    there.until(lambda: any(map(keeps, job._dispatcher.runs.by_number.values())))
     there.kafka.log |= {offset: b"k%d" % (offset % 20) for offset in range(200, 400)}
     there.kafka.end = 400
     there.until(lambda: there.done(member) == {o for o in range(400) if o % 20 != 4})
@@ -125,7 +125,7 @@ def test_a_record_whose_slot_is_lost_is_done_again_after_its_lease_and_holds_bac
     there.until(lambda: job._meter.totals["lostSlots"])
     there.kafka.log |= {offset: b"k%d" % (offset % 5) for offset in range(20, 30)}
     there.kafka.end = 30
-    assert not job._dispatcher.barred
+    assert not job._dispatcher.slots.barred
     there.until(lambda: there.done(member) == set(range(30)))
     assert [offset for offset, _ in gate.calls if offset % 5 == 4] == [4, 4, 9, 14, 19, 24, 29]
     assert max(Counter(offset for offset, _ in gate.calls if offset != 4).values()) == 1
@@ -140,10 +140,11 @@ def test_one_slot_is_left_to_go_on_with(world):
     member, gate = there.claim(), there.gate(3, other)
     job = there.run(member, gate)
     there.until(lambda: gate.at_work == {3, other})
-    there.until(lambda: any(running.kept for running in job._dispatcher.running.values()))
+    there.until(lambda: any(map(keeps, job._dispatcher.runs.by_number.values())))
     since = time.monotonic()
     there.until(lambda: time.monotonic() > since + 0.5)
-    assert sum(len(running.kept) for running in job._dispatcher.running.values()) == 1
+    runs = job._dispatcher.runs.by_number.values()
+    assert sum(task.kept is not None for run in runs for task in run.tasks.values()) == 1
     gate.opened.set()
     there.until(lambda: there.done(member) == set(range(20)))
     assert sorted(offset for offset, _ in gate.calls) == list(range(20))
@@ -165,7 +166,7 @@ def test_a_record_that_its_slot_keeps_may_fail_or_be_the_last_one(world, does):
     if does == "is stopped":
         stopping = threading.Thread(target=job.stop)
         stopping.start()
-        there.until(lambda: job._stopping)
+        there.until(lambda: job._completion.is_stopping)
         there.turns(job)
         gate.opened.set()
         stopping.join(120)
@@ -221,15 +222,16 @@ def test_a_stop_starts_nothing_more_and_commits_what_has_run(world, monkeypatch,
     else:
         stopping = threading.Thread(target=job.stop, kwargs={"drain": how == "drain"})
         stopping.start()
-        there.until(lambda: job._stopping)
+        there.until(lambda: job._completion.is_stopping)
         there.turns(job)
     slots = job._dispatcher.leases._server._slots
-    stopped = next(iter(job._dispatcher.running.values())).stopped
-    assert bool(stopped) == (how != "drain")
+    tasks = next(iter(job._dispatcher.runs.by_number.values())).tasks.values()
+    stopped = any(task.is_stopped for task in tasks)
+    assert stopped == (how != "drain")
     until(lambda: not stopped or all(one.is_asked_to_stop for one in slots.values()))
     gate.opened.set()
     if how == "pause":
-        there.until(lambda: not job._dispatcher.running)
+        there.until(lambda: not job._dispatcher.runs.by_number)
         there.until(lambda: there.done(member) == {offset for offset, _ in gate.calls})
     else:
         stopping.join(120)
@@ -251,15 +253,15 @@ def test_the_loop_goes_on_while_the_commit_table_does_not_answer(world, monkeypa
     """No batch starts meanwhile; what the job is asked for, it does."""
     there = world()
     member, asked, answers = there.claim(), threading.Event(), threading.Event()
-    check = EpochAssignment.check
+    check = EpochProof.check
 
     def silent(self, *within, **named):
         asked.set()
         assert answers.wait(120)
         return check(self, *within, **named)
 
-    monkeypatch.setattr(EpochAssignment, "check", silent)
-    member.assignment._seen = -math.inf
+    monkeypatch.setattr(EpochProof, "check", silent)
+    member.assignment.proof._seen = -math.inf
     handled = []
     job = there.run(member, lambda record: handled.append(record.offset))
     try:
@@ -268,7 +270,7 @@ def test_the_loop_goes_on_while_the_commit_table_does_not_answer(world, monkeypa
         until(lambda: (waiting := job._meter.waiting) is not None and waiting.reason == "paused")
         job.resume()
         there.turns(job)
-        assert not job._dispatcher.running
+        assert not job._dispatcher.runs.by_number
         assert not handled
     finally:
         answers.set()
@@ -281,7 +283,7 @@ def test_batches_start_while_looks_at_kafka_take_longer_than_the_epoch_is_confir
     """And fail: what is known to be there is handled, by an answer that came after the look."""
     there = world(maxOffsetsPerTrigger=5)
     member = there.claim()
-    monkeypatch.setattr("coopconsume.group.epoch_assignment.LEASE", 0.1)
+    monkeypatch.setattr("coopconsume.group.epoch_proof.LEASE", 0.1)
     looks, log_ends = [], member.cluster.log_ends
 
     def unanswered(partitions):
@@ -308,23 +310,22 @@ def test_a_stop_leaves_what_outlasts_its_timeout_in_doubt(world, how):
     there.until(lambda: gate.at_work)
     if how == "stop":
         job.stop(0.2)
-        waits = member.assignment.waits(TP, [KeyRange()])
+        waits = member.assignment.in_doubt.seconds(TP, [KeyRange()])
     else:
         consumer = object.__new__(CooperativeConsumer)
-        vars(consumer).update(
-            _joining=threading.Lock(), _is_closing=False, _membership=member, _poller=Mock(),
-            _page=None, _query=CooperativeQuery(job, job._meter, {}, None, Mock()),
-        )  # fmt: skip
+        subscription = Subscription(there.options, Mock(), Mock())
+        subscription.membership, subscription.query = member, QueryRun(job, job._meter)
+        vars(consumer).update(_subscription=subscription, _poller=Mock(), _page=Mock())
         consumer.close(timeout=0.2)
         member = there.claim()
-        waits = member.assignment.waits(TP, [KeyRange()])
+        waits = member.assignment.in_doubt.seconds(TP, [KeyRange()])
     assert waits > 0
     assert job.ended.is_set()
     assert job.error is None
     called = {offset for offset, _ in gate.calls}
     assert there.done(member) == called - {3}
     gate.opened.set()
-    until(lambda: not job._dispatcher._batches._open)
+    until(lambda: not job._dispatcher._jobs._threads._open)
     assert {offset for offset, _ in gate.calls} == called
 
 
@@ -351,15 +352,15 @@ def test_a_batch_that_has_not_begun_is_ended_by_a_pause_and_is_in_nobodys_way(wo
     there.is_reading = True
     member, gate = there.claim(), there.gate()
     job = there.run(member, gate)
-    there.until(lambda: job._dispatcher.running)
+    there.until(lambda: job._dispatcher.runs.by_number)
     # Slots that do not start are visible within seconds, in an event of their own.
     there.until(lambda: job._meter.waiting is not None)
     waiting = job._meter.recent[-1]["waitingFor"]
     assert waiting["reason"] == "slots"
     assert waiting["message"].startswith("waiting for Spark: ")
     job.pause()
-    there.until(lambda: not job._dispatcher.running)
-    assert not job._dispatcher.barred
+    there.until(lambda: not job._dispatcher.runs.by_number)
+    assert not job._dispatcher.slots.barred
     assert not job._meter.totals["lostSlots"]
     job.resume()
     there.until(lambda: there.done(member) == set(range(20)))
@@ -372,10 +373,10 @@ def test_a_batch_that_has_not_begun_is_in_nobodys_way_if_its_job_fails(world):
     there.without_core = {0, 1}
     member, gate = there.claim(), there.gate()
     job = there.run(member, gate)
-    there.until(lambda: job._dispatcher.running)
-    job.fail(RuntimeError("the group is gone"))
+    there.until(lambda: job._dispatcher.runs.by_number)
+    job._requests.fail(RuntimeError("the group is gone"))
     until(job.ended.is_set)
-    assert member.assignment.waits(TP, [KeyRange()]) <= 0
+    assert member.assignment.in_doubt.seconds(TP, [KeyRange()]) <= 0
     there.end(job)
 
 
@@ -388,9 +389,9 @@ def test_a_batch_that_has_not_begun_is_in_nobodys_way_if_its_topic_is_created_ag
     group.joins_a_group()
     there.without_core = {0, 1}
     job = there.run(member, there.gate())
-    there.until(lambda: job._dispatcher.running)
+    there.until(lambda: job._dispatcher.runs.by_number)
     there.kafka.topic_id, there.kafka.end = "new", 0
-    there.until(lambda: not member.has_shares)
+    there.until(lambda: not member.owner.has_shares)
     there.until(lambda: job._epoch_state is None)
     group.opens([], [WHOLE])
     assert not group.in_doubt(WHOLE)
@@ -406,10 +407,10 @@ def test_a_slot_that_waits_for_a_core_is_in_nobodys_way(world, how):
     member, gate = there.claim(), there.gate(3)
     job = there.run(member, gate)
     there.until(lambda: gate.at_work)
-    running = next(iter(job._dispatcher.running.values()))
-    ends = threading.Thread(target=job.stop if how == "stop" else member.hand_over)
+    running = next(iter(job._dispatcher.runs.by_number.values()))
+    ends = threading.Thread(target=job.stop if how == "stop" else member.owner.hand_over)
     ends.start()
-    until(lambda: running.kept)
+    until(lambda: keeps(running))
     if how == "late hand over":
         job._rebalance.hand_over.until = 0.0
     else:
@@ -417,6 +418,6 @@ def test_a_slot_that_waits_for_a_core_is_in_nobodys_way(world, how):
     ends.join(_PATIENCE)
     assert not ends.is_alive()
     assignment = member.assignment or there.claim().assignment
-    assert assignment.waits(TP, [halves[1 - at_work]]) <= 0
-    assert (assignment.waits(TP, [halves[at_work]]) > 0) == (how == "late hand over")
+    assert assignment.in_doubt.seconds(TP, [halves[1 - at_work]]) <= 0
+    assert (assignment.in_doubt.seconds(TP, [halves[at_work]]) > 0) == (how == "late hand over")
     assert {offset for offset, _ in gate.calls} <= slot_mates(3)

@@ -129,7 +129,7 @@ def test_a_hand_over_is_seen_to_repeat_nothing(judged):
     first, gate = group.there.claim(), group.there.gate(3)
     job = group.run(first, gate)
     group.there.until(lambda: gate.at_work)
-    handing_over = threading.Thread(target=first.hand_over)
+    handing_over = threading.Thread(target=first.owner.hand_over)
     handing_over.start()
     until(lambda: job._rebalance.hand_over is not None or not handing_over.is_alive())
     group.there.turns(job)

@@ -15,8 +15,13 @@ from coopconsume.worker.input_rows import InputRow
 from coopconsume.worker.key_scheduler import KeyScheduler
 from coopconsume.worker.outcome import TaskOutcome
 from coopconsume.worker.rate_limit import Rates
-from coopconsume.worker.report import BatchSpec, PartitionWork, unpack_offsets
+from coopconsume.worker.report import BatchSpec, PartitionWork, SlotEnd, unpack_offsets
+from coopconsume.worker.reporter import SlotReporter
 from tests.examples import examples
+from tests.unit.worker.slot_harness import Scheduled
+
+#: Of so many turns, the states of all records are checked before one: it takes longer than a turn.
+_CHECKED = 5
 
 
 def a_scheduler(rows, *, ordering, rates, blocked, gates, policy):
@@ -37,6 +42,7 @@ class Seats:
 
     def __init__(self, scheduler, outcome, seats, lasts, fails):
         self.scheduler, self.outcome, self.seats = scheduler, outcome, seats
+        self.reporter = SlotReporter(outcome, Scheduled(scheduler))
         self.lasts, self.fails = lasts, fails
         self.now = 0.0
         self.at_work: list = []
@@ -48,7 +54,7 @@ class Seats:
         self.settled_at = 0.0
         self.most_held = 0
         self.is_woken = False
-        self.numbers = itertools.count()
+        self.numbers, self.turns = itertools.count(), itertools.count()
 
     def lane_of(self, row):
         ordering = self.outcome.spec.ordering
@@ -78,6 +84,8 @@ class Seats:
     def turn(self):
         """Go on to the next thing that happens; False if nothing ever will."""
         self.start_all()
+        if next(self.turns) % _CHECKED == 0:
+            self.reporter.check(self.lasts, [])
         self.most_held = max(self.most_held, self.scheduler._lanes.rows)
         soonest = self.now + self.scheduler.next_start_in(self.now)
         if (self.at_work and self.at_work[0][0] <= soonest) or len(self.at_work) == self.seats:
@@ -153,7 +161,7 @@ def test_any_slot_keeps_the_order_and_settles_every_row(
     if not rates and not refused:
         assert runner.now <= runner.settled_at, "it waited for nothing but another try"
     scheduler.close(runner.now)
-    report = outcome.close()
+    report = outcome.close(SlotEnd())
     assert runner.most_held <= lookahead
     check_order(runner, rows, ordering)
     for _, _, row in runner.starts:
@@ -198,7 +206,8 @@ def feed_all(runner, rows, leaving=()):
     for place, row in enumerate(rows):
         if place in leaving:
             ranges = [(one, one) for one in leaving[place]]
-            runner.outcome.withhold(place + 1, {0: ranges, 1: ranges})
+            runner.reporter.withhold(place + 1, {0: ranges, 1: ranges})
+            runner.reporter.check(runner.lasts, [])
         while not scheduler.has_space() and not scheduler.is_late(runner.now):
             runner.is_woken = False
             while not (runner.is_woken or scheduler.is_late(runner.now)):
@@ -208,7 +217,7 @@ def feed_all(runner, rows, leaving=()):
                 may_wait = is_busy or runner.is_woken or scheduler.is_late(runner.now)
                 assert may_wait or not scheduler.has_space(), "nobody wakes the reader"
         if scheduler.is_late(runner.now):
-            runner.outcome.resume_from(row.part, row.offset)
+            runner.outcome.leave(row.part, row.offset)
             refused.append(row)
         else:
             scheduler.admit(row)

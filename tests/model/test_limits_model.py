@@ -294,8 +294,9 @@ def test_all_that_was_read_is_committed_and_a_partition_reads_on_once_it_has_few
     assert OffsetRanges.union(planned.values()) == OffsetRanges.from_offsets(
         [10, *range(11, 26, 2)]
     )
-    reports = PartitionReport(failed=[Failure(o, 5, b"bad", 1, 1.0, "no") for o in (11, 15, 19)])
-    reports.done = pack_offsets(_arrow(OffsetRanges([(13, 13), (17, 17)])))
+    done = pack_offsets(_arrow(OffsetRanges([(13, 13), (17, 17)])))
+    failed = [Failure(o, 5, b"bad", 1, 1.0, "no") for o in (11, 15, 19)]
+    reports = PartitionReport(done, failed=failed)
     p.slots.reported(0, reports, 0.0)
     p.slots.reported(1, PartitionReport(), 0.0)
     assert p.ledger.to_commit == OffsetRanges([(13, 13), (17, 17)])

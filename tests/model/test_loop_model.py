@@ -158,7 +158,10 @@ def test_parked_keys_wait_for_a_decision_and_flow_on_in_order(world, data):
         if not all(p.is_drained and not p.ledger.to_commit for p in world.partitions):
             continue
         held = {
-            (p.index, o) for p in world.partitions for s in p.cursors.values() for o in s.stuck()
+            (p.index, o)
+            for p in world.partitions
+            for s in p.cursors.values()
+            for o in s.waiting.stuck()
         }
         for p in world.partitions:
             assert p.has_processed(p.ledger.end)
@@ -222,7 +225,9 @@ def test_a_decision_on_a_record_that_waits_is_carried_out_at_once(world, action,
         world.step("ldck"[step % 4], data, rough=False)
         if step % 4 == 3 and all(not s.todo for p in world.partitions for s in p.cursors.values()):
             for p in world.partitions:
-                for at in [(p.index, w.offset) for s in p.cursors.values() for w in s.failed()]:
+                for at in [
+                    (p.index, w.offset) for s in p.cursors.values() for w in s.waiting.records()
+                ]:
                     attempts = p.lanes.failed.attempts[at[1]]
                     if at not in decided and not any(w.offset == at[1] for w in p.supply.parked):
                         by = DecidedBy("op", at_ms=1)

@@ -61,14 +61,14 @@ def moves_while_it_is_handled(group, job, gate, at, due_ms=0):
     """A record's key goes to another member, which fails with it, while its handler runs."""
     member = group.member
     group.there.until(lambda: gate.at_work)
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([WHOLE])
     gives_up = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     gives_up.start()
     until(lambda: job._rebalance.leaving is not None)
     job._rebalance.leaving.until = 0.0
     gives_up.join(_PATIENCE)
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
     group.begins()
     theirs = Pending(at, key_hash(KEYS[at]), 5, due_ms, "theirs")
@@ -92,7 +92,7 @@ def test_what_a_late_handler_fails_with_is_not_committed_over_its_next_owners_wo
     moves_while_it_is_handled(group, job, gate, at)
     gate.opened.set()
     there.until(lambda: of(LOW) <= there.done(member))
-    there.until(lambda: not job._dispatcher.running)
+    there.until(lambda: not job._dispatcher.runs.by_number)
     there.until(lambda: job._epoch_state.committer.has_all)
     assert member.store.pending("g")[TP][at].error == "theirs"
     assert at not in there.done(member)
@@ -117,8 +117,8 @@ def test_what_a_late_handler_fails_with_does_not_count_once_its_key_has_come_bac
     with monkeypatch.context() as patched:
         patched.setattr(job._epoch_state.committer, "commit_if_due", lambda **_: None)
         gate.opened.set()
-        there.until(lambda: not job._dispatcher.running)
-        assert member.continue_work()
+        there.until(lambda: not job._dispatcher.runs.by_number)
+        assert member.owner.continue_work()
         group.opens([WHOLE], continues={"a": group.epoch.number})
         group.begins()
     there.until(lambda: of(LOW) <= there.done(member))
@@ -153,7 +153,7 @@ def test_a_record_is_parked_before_its_key_moves_or_not_at_all(begun, monkeypatc
 
     job = there.run(member, handler, dead_letters=letters, park=True)
     there.until(letters.is_asked.is_set)
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([WHOLE])
     gives_up = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     gives_up.start()
@@ -172,7 +172,7 @@ def test_a_record_is_parked_before_its_key_moves_or_not_at_all(begun, monkeypatc
     gives_up.join(_PATIENCE)
     monkeypatch.setattr("coopconsume.runtime.rebalance.LAST_COMMIT", 10.0)
     assert (at in member.store.pending("g").get(TP, {})) != is_late
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
     group.begins()
     theirs = Pending(at, key_hash(KEYS[at]), 5, 0, "theirs")
@@ -188,21 +188,21 @@ def test_a_job_that_is_to_end_looks_at_what_comes_to_it_first(begun, monkeypatch
     there, member = group.there, group.member
     job = there.run(member, there.gate(), available_now=True)
     job.pause()
-    there.until(lambda: job._is_paused)
-    assert member.continue_work()
+    there.until(lambda: job._completion.is_paused)
+    assert member.owner.continue_work()
     group.opens([WHOLE])
     group.begins(moving=(WHOLE,))
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([], [WHOLE], continues={"a": group.epoch.number})
     group.begins()
-    extend = job._extend
+    extend = job._rebalance.extend
 
-    def goes_on_and_extends(extension):
-        job._pause(PauseRequested(is_paused=False))
-        extend(extension)
+    def goes_on_and_extends(extension, **known):
+        job._completion.pause(PauseRequested(is_paused=False), job._epoch_state)
+        extend(extension, **known)
 
-    monkeypatch.setattr(job, "_extend", goes_on_and_extends)
-    assert member.continue_work()
+    monkeypatch.setattr(job._rebalance, "extend", goes_on_and_extends)
+    assert member.owner.continue_work()
     group.opens([WHOLE], continues={"a": group.epoch.number})
     group.begins()
     assert job.ended.wait(_PATIENCE)
@@ -217,13 +217,13 @@ def test_gained_key_ranges_start_while_a_slot_is_in_doubt(begun):
     gate = there.gate()
     there.dying = 1
     job = there.run(member, gate)
-    there.until(lambda: job._dispatcher.barred)
-    (lost,) = job._dispatcher.barred
-    assert member.continue_work()
+    there.until(lambda: job._dispatcher.slots.barred)
+    (lost,) = job._dispatcher.slots.barred
+    assert member.owner.continue_work()
     group.opens([WHOLE], continues={"a": group.epoch.number})
     group.begins()
     there.until(lambda: of(HIGH) <= there.done(member))
-    assert lost in job._dispatcher.barred
+    assert lost in job._dispatcher.slots.barred
     assert not job.partitions[0].cursors[lost].staying or (
         set(job.partitions[0].cursors[lost].ranges) <= {*LOW.key_range.split(2)}
     )
@@ -246,7 +246,7 @@ def test_gained_key_ranges_without_doubt_start_beside_others_in_doubt(begun, aga
     waits = [(lost, 1000.0)]
     if again:
         waits += [(Share(*TP, KeyRange(hashes[-1], hashes[-1])), 0.1)]
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([WHOLE], continues={"a": group.epoch.number})
     group.begins(waits=tuple(waits))
     there.until(lambda: set(range(20)) - of(lost) <= there.done(member))
@@ -311,7 +311,7 @@ def test_gained_key_ranges_start_after_a_worker_has_ended(begun):
     job = there.run(member, there.gate())
     there.until(lambda: job._meter.totals["lostSlots"])
     there.until(lambda: of(LOW) <= there.done(member))
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([WHOLE], continues={"a": group.epoch.number})
     group.begins()
     there.until(lambda: there.done(member) == set(range(20)))
@@ -326,7 +326,7 @@ def test_gained_key_ranges_start_although_records_of_a_failed_batch_were_deleted
     there.kafka.retention = [start]
     there.run(member, there.gate())
     there.until(lambda: {o for o in of(LOW) if o >= start} <= there.done(member))
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([WHOLE], continues={"a": group.epoch.number})
     group.begins()
     there.until(lambda: set(range(start, 20)) <= there.done(member))
@@ -341,7 +341,7 @@ def test_what_moves_is_committed_at_once_however_rarely_a_job_commits(begun):
     there.until(lambda: job._epoch_state is not None)
     job._epoch_state.committer._pace.began(math.inf)
     until(lambda: {o for o, _ in gate.calls} == set(range(20)))
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([WHOLE])
     group.begins(moving=(HIGH,))
     assert of(HIGH) <= there.done(member)
@@ -402,7 +402,7 @@ def test_partitions_that_stay_go_on_while_others_come_and_go(world, is_late):
     job = there.run(member, handler, ordering="partition", concurrency=2)
     there.until(lambda: (2, 3) in handler.at_work)
     assignment = member.assignment
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens(FOUR)
     gives_up = threading.Thread(target=group.begins, kwargs={"moving": FOUR[2:]})
     gives_up.start()
@@ -420,7 +420,7 @@ def test_partitions_that_stay_go_on_while_others_come_and_go(world, is_late):
     assert assignment.shares == FOUR[:2]
     assert done(2) == set(handler.of(2)) - ({3} if is_late else set())
     assert done(3) == set(handler.of(3))
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens(FOUR[:2], FOUR[2:], continues={"a": group.epoch.number})
     assert group.in_doubt(FOUR[2]) == (FOUR[2:3] if is_late else ())
     assert not group.in_doubt(FOUR[3])
@@ -430,7 +430,7 @@ def test_partitions_that_stay_go_on_while_others_come_and_go(world, is_late):
     handler.opened.set()
     grow(there, 80)
     there.until(lambda: done(0) == done(1) == set(range(80)))
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens(FOUR, continues={"a": group.epoch.number})
     begun = time.monotonic()
     group.begins(waits=((FOUR[2], 1.0),) if is_late else ())
@@ -454,10 +454,10 @@ def test_no_part_of_a_partition_is_worked_on_in_the_order_of_partitions(world, w
     group.begins(continues=False)
     handler = InOrder(-1, -1)
     job = there.run(member, handler, ordering="partition")
-    there.until(lambda: handler.of(0) == list(range(20)) and not job._dispatcher.running)
+    there.until(lambda: handler.of(0) == list(range(20)) and not job._dispatcher.runs.by_number)
     group.joins_a_group()
     before = handler.of(1)
-    assert member.continue_work()
+    assert member.owner.continue_work()
     if what == "comes":
         group.opens([*has, half], [Share("t", 1, HIGH.key_range)], continues={"a": 1})
         group.begins()
@@ -503,7 +503,7 @@ def test_state_goes_on_through_a_rebalance_that_moves_none_of_it(begun, state):
     assignment, stuck = member.assignment, {o for o in range(100) if o % 5 == 3 and o >= 13}
     there.until(lambda: there.done(member) == set(range(20)) - stuck)
     for end in (40, 60):
-        assert member.continue_work()
+        assert member.owner.continue_work()
         grow(there, end)
         others = set(range(end)) - stuck
         there.until(lambda others=others: others <= {o for o, _ in handler.seen})
@@ -531,7 +531,7 @@ def test_keys_with_state_go_on_while_others_leave_and_come_back(begun, state):
     job = there.run(member, handler, state=state)
     there.until(lambda: counting.at_work and gate.at_work)
     assignment = member.assignment
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([WHOLE])
     moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     moves.start()
@@ -544,11 +544,11 @@ def test_keys_with_state_go_on_while_others_leave_and_come_back(begun, state):
     moves.join(_PATIENCE)
     assert member.assignment is assignment
     assert {o for o, _ in counting.seen} & below(HIGH, 40) <= there.done(member)
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
     group.begins()
     other = there.member()
-    other.assigned(EpochGrant(group.epoch, "b", (HIGH,), {"t": "topic-id"}, (), LIFE_MS))
+    other.owner.assigned(EpochGrant(group.epoch, "b", (HIGH,), {"t": "topic-id"}, (), LIFE_MS))
     theirs = Counting()
     their_job = there.run(other, theirs, state=StateLog(state.path, state.schema))
     there.until(lambda: below(HIGH, 40) <= there.done(member))
@@ -556,8 +556,8 @@ def test_keys_with_state_go_on_while_others_leave_and_come_back(begun, state):
     there.until(lambda: set(range(60)) - stuck == there.done(member))
     their_job.stop()
     there._jobs.remove(their_job)
-    other.hand_over()
-    assert member.continue_work()
+    other.owner.hand_over()
+    assert member.owner.continue_work()
     group.opens([WHOLE], continues={"a": group.epoch.number})
     group.begins()
     grow(there, 80)
@@ -595,9 +595,9 @@ def test_a_key_with_state_moves_to_another_slot_after_its_changes_are_written(
 
     records(21)
     there.until(lambda: (20, 0) in handler.seen)
-    there.until(lambda: not job._dispatcher._busy)
+    there.until(lambda: not job._dispatcher.runs.busy)
     before = partition.lanes.cursor_of(key_hash(key)).slot
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([WHOLE], continues={"a": group.epoch.number})
     group.begins()
     records(22)
@@ -626,9 +626,10 @@ def test_all_is_handed_over_where_changes_of_keys_that_leave_may_count_later(
     there, member, handler = group.there, group.member, Counting(min(of(HIGH)))
     job = there.run(member, handler, state=state)
     there.until(lambda: handler.at_work)
+    there.until(lambda: there.done(member) == of(LOW))
     there.until(lambda: job._epoch_state.committer.has_all_it_can)
     assignment = member.assignment
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([WHOLE])
     moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     moves.start()
@@ -647,7 +648,7 @@ def test_all_is_handed_over_where_changes_of_keys_that_leave_may_count_later(
 
         monkeypatch.setattr(member.store, "commit", unavailable)
         handler.opened.set()
-        there.until(lambda: job._epoch_state.committer.is_busy)
+        there.until(lambda: job._epoch_state.committer._thread.is_busy)
         leaving.until = 0.0
         there.until(lambda: job._rebalance.hand_over is not None)
         unanswered.set()
@@ -672,11 +673,11 @@ def test_a_slot_that_cannot_read_the_state_leaves_nothing_in_doubt(begun, state,
     group = begun(WHOLE)
     there, member = group.there, group.member
     job = there.run(member, Counting(), state=state)
-    there.until(lambda: job._dispatcher.failing.keys() == {0, 1})
-    assert member.continue_work()
+    there.until(lambda: job._dispatcher.slots.failing.keys() == {0, 1})
+    assert member.owner.continue_work()
     group.opens([WHOLE])
     group.begins(moving=(HIGH,))
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
     group.begins()
     assert group.in_doubt(HIGH) == ()
@@ -705,19 +706,19 @@ def test_changes_of_records_that_retention_has_passed_are_written_before_their_k
         handled.add(record.offset)
 
     job = there.run(member, handler, state=state)
-    there.until(lambda: of(HIGH) <= handled and not job._dispatcher._busy)
-    assert member.continue_work()
+    there.until(lambda: of(HIGH) <= handled and not job._dispatcher.runs.busy)
+    assert member.owner.continue_work()
     group.opens([WHOLE])
     moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
     moves.start()
     mark = until(lambda: job._rebalance.leaving and job._rebalance.leaving.mark)
     there.kafka.retention = [20]
     there.kafka.delete()
-    job._epoch_state.look_again()
+    job._epoch_state.log_watch.look_again()
     (partition,) = job.partitions
     there.until(lambda: partition.ledger.stable >= 20)
     grow(there, 40)
-    there.until(lambda: job._epoch_state.committer.count >= mark.count)
+    there.until(lambda: job._epoch_state.committer._thread.count >= mark.count)
     there.turns(job, 10)
     assert job._rebalance.leaving is not None
     may_write.set()
@@ -733,7 +734,7 @@ def test_state_does_not_begin_again_under_an_epoch_that_may_count_more(begun, st
     there.until(lambda: handler.at_work)
     there.until(lambda: job._epoch_state.committer.has_all_it_can)
     group.joins_a_group()
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([WHOLE])
 
     def unavailable(*_args, **_how):
@@ -746,7 +747,7 @@ def test_state_does_not_begin_again_under_an_epoch_that_may_count_more(begun, st
     moves.start()
     leaving = until(lambda: job._rebalance.leaving)
     handler.opened.set()
-    there.until(lambda: job._epoch_state.committer.is_busy)
+    there.until(lambda: job._epoch_state.committer._thread.is_busy)
     leaving.until = 0.0
     there.until(lambda: job._rebalance.hand_over is not None)
     job._rebalance.hand_over.until = 0.0
@@ -754,11 +755,11 @@ def test_state_does_not_begin_again_under_an_epoch_that_may_count_more(begun, st
     there.until(lambda: "next epoch" in (member._group._wanted or ""))
     monkeypatch.setattr(member.store, "commit", commit)
     there.turns(job)
-    assert member.has_shares
+    assert member.owner.has_shares
     before, done = [*handler.seen], there.done(member)
     member._group = None
-    assert not member.continue_work()
-    member.hand_over()
+    assert not member.owner.continue_work()
+    member.owner.hand_over()
     group.opens([WHOLE])
     group.begins(continues=False)
     there.until(lambda: there.done(member) == set(range(20)))
@@ -825,7 +826,7 @@ def test_outputs_in_transactions_go_on_through_rebalances(begun):
     there.until(lambda: gate.at_work)
     stuck = {o for o in range(100) if o % 5 == 3 and o >= 13}
     there.until(lambda: there.done(member) == set(range(20)) - stuck and sink.published == 13)
-    assert member.continue_work()
+    assert member.owner.continue_work()
     grow(there, 40)
     others = set(range(40)) - stuck
     there.until(lambda: others <= set(sink.rows))
@@ -841,15 +842,15 @@ def test_outputs_in_transactions_go_on_through_rebalances(begun):
     assert sorted(sink.rows) == sorted(o for o, _ in gate.calls) == list(range(40))
     # Some of it goes and comes back: the rest goes on.
     assignment = member.assignment
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([WHOLE])
     group.begins(moving=(LOW,))
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([HIGH], [LOW], continues={"a": group.epoch.number})
     group.begins()
     grow(there, 60)
     there.until(lambda: below(HIGH, 60) <= there.done(member))
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([WHOLE], continues={"a": group.epoch.number})
     group.begins()
     there.until(lambda: sink.published == 60)
@@ -868,7 +869,7 @@ def test_the_wait_for_an_earlier_owner_goes_on_if_a_member_cannot_begin(world, m
     def unreadable(_grant):
         raise OSError("it cannot be read")
 
-    monkeypatch.setattr(member, "_load", unreadable)
+    monkeypatch.setattr(member.owner, "_load", unreadable)
     with pytest.raises(OSError, match="cannot be read"):
         group.begins(continues=False, waits=((HIGH, 1.5),))
     group.opens([], [WHOLE])

@@ -30,10 +30,12 @@ from coopconsume.state.slot_state import StateSpec
 from coopconsume.worker.frame_runner import FrameHandler
 from coopconsume.worker.report import unpack_offsets
 from tests.examples import examples
-from tests.unit.worker.slot_harness import PATIENCE, WAYS, in_way, prepared
+from tests.unit.worker.slot_harness import PATIENCE, WAYS, in_way, prepared, reporters_of
 
 SCHEMA = pa.schema([("text", pa.string())])
 TASK = str(Path(coopconsume.worker.__file__).parent)
+#: Rows of a slot whose states are checked at each call.
+_FEW = 20
 #: What a handler does with a record: it is done, with so many rows, or fails, or is given up.
 DOES = ["done", "done", "one row", "two rows", "fails", "rejected"]
 
@@ -78,9 +80,13 @@ class Slot:
         )
         object.__setattr__(self.runner._spec, "park", park)
         object.__setattr__(self.runner._spec, "state", state)
+        self.rows = [row[:2] for row in rows]
         self.outcome = self.runner._outcome(3)
         self.runner._outcome = lambda _slot: self.outcome
-        self.outcome.close = lambda close=self.outcome.close: self.close(close)
+        #: Of the slot, once its handlers may start.
+        self.reporters = reporters_of(self.runner)
+        close = self.outcome.close
+        self.outcome.close = lambda *end, **more: self.close(lambda: close(*end, **more))
         self.at_any_call = lambda: None
         #: Rows that handlers were called for.
         self.started = []
@@ -89,6 +95,7 @@ class Slot:
         at = (record.partition - 10, record.offset)
         self.started.append(at)
         self.running.add(at)
+        self.check_states()
         self.at_any_call()
         self.running.discard(at)
         answer = answer_for(self.does[at], record.offset)
@@ -118,6 +125,7 @@ class Slot:
         ats = {(part, offset) for offset in offsets}
         self.started += ats
         self.running |= ats
+        self.check_states()
         self.at_any_call()
         self.running -= ats
         return [answer_for(self.does[part, offset], offset) for offset in offsets]
@@ -127,9 +135,23 @@ class Slot:
         if self.outcome.lock.locked() or not self.cutting.acquire(blocking=False):
             return
         running = self.running.copy()
-        chunk = None if self.is_over else self.outcome.take_report(len(self.chunks) + 1)
+        is_over = self.is_over or not self.reporters
+        chunk = None if is_over else self.reporters[0].take_report(len(self.chunks) + 1)
         if chunk is not None:
             self.chunks.append((chunk, running & self.running.copy()))
+        self.cutting.release()
+
+    def want_relief(self):
+        """Ask the slot to give back what it has not started."""
+        if self.reporters:
+            self.reporters[0].want_relief()
+
+    def check_states(self):
+        """No record is in two states or in none, at each call of a slot with few rows."""
+        if len(self.rows) > _FEW or not self.cutting.acquire(blocking=False):
+            return
+        if not self.is_over:
+            self.reporters[0].check(self.rows, [chunk for chunk, _ in self.chunks])
         self.cutting.release()
 
     def close(self, close):
@@ -389,7 +411,7 @@ def test_what_a_slot_gives_back_it_never_starts(drawn, way, chance, batch_rows):
 
     def cut_or_relieve():
         if next(cuts) >= number and not any(one.kept is not None for one, _ in slot.chunks):
-            slot.outcome.want_relief()
+            slot.want_relief()
         cut()
 
     slot.cut = slot.at_any_call = cut_or_relieve
@@ -414,7 +436,7 @@ def test_a_slot_that_is_relieved_by_another_thread_starts_nothing_more(way):
                 while not slot.is_over and len(slot.started) < calls:
                     time.sleep(0)
                 while not slot.is_over and not any(one.kept is not None for one, _ in slot.chunks):
-                    slot.outcome.want_relief()
+                    slot.want_relief()
                     slot.cut()
 
             thread = threading.Thread(target=relieve)

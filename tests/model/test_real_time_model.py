@@ -325,7 +325,7 @@ def test_a_record_that_ends_the_worker_of_a_real_time_slot_is_charged_as_in_batc
     server._on_report = report_to
     there.until(lambda: there.done(member) == set(range(40)))
     assert handler.of(25) == (1 if at_work == (25,) else 2)
-    assert not job._dispatcher.barred
+    assert not job._dispatcher.slots.barred
     last = {o: len(handler.all) - handler.all[::-1].index(o) for o in range(20, 40)}
     assert last[25] < last[30] < last[35]
 
@@ -361,7 +361,7 @@ def test_a_source_that_cannot_be_opened_does_not_end_its_worker(world, monkeypat
     assert sorted(handler.all) == list(range(40))
     assert "cannot open its source: OSError: [Errno 24] Too many open files" in caplog.text
     assert job._meter.totals["lostSlots"] == 1, "the one whose worker had ended before"
-    assert not job._dispatcher.failing
+    assert not job._dispatcher.slots.failing
 
 
 @pytest.mark.parametrize("regrown", [True, False])
@@ -370,7 +370,7 @@ def test_what_slots_report_above_the_end_of_the_log_does_not_count(world, monkey
     there, handler = world(), Calls()
     member, job = live(there, handler)
     with monkeypatch.context() as patched:
-        patched.setattr("coopconsume.runtime.epoch_state._ENDS_EVERY", math.inf)
+        patched.setattr("coopconsume.runtime.log_watch._ENDS_EVERY", math.inf)
         there.turns(job)
         first = there.kafka.end
         grow(there, 10)
@@ -453,7 +453,7 @@ def test_a_hand_over_ends_what_real_time_slots_run(world):
     member, job = live(there, handler)
     grow(there, 20)
     there.until(lambda: len(handler.all) == 40)
-    assert job.hand_over(60.0) == []
+    assert job._requests.hand_over(60.0) == []
     assert there.done(member) == set(range(40))
     assert there.sources == []
 
@@ -469,7 +469,7 @@ def test_no_collection_goes_through_what_a_worker_had_before_its_run(world):
     frozen = [count for slots, count in seen if slots == 2]
     assert frozen
     assert all(frozen)
-    job.hand_over(60.0)
+    job._requests.hand_over(60.0)
     there.until(lambda: gc.get_freeze_count() == 0)
 
 
@@ -604,7 +604,7 @@ def test_a_rebalance_that_moves_nothing_ends_no_run(world, monkeypatch):
     grow(there, 20)
     there.until(lambda: gate.at_work)
     for _ in range(2):
-        assert group.member.continue_work()
+        assert group.member.owner.continue_work()
         grow(there, 20)
         others = {o for o in range(there.kafka.end) if o < 22 or o % 5 != 2}
         there.until(lambda others=others: others <= {o for o, _ in gate.calls})

@@ -10,7 +10,7 @@ from assignors import KeyRange, Share, key_hash
 from assignors.shares import without
 from commits import OffsetRanges
 from coopconsume.record import RetryPolicy
-from coopconsume.runtime.dispatch.dispatcher import Dispatcher
+from coopconsume.runtime.dispatch.reports import Reports
 from coopconsume.runtime.dispatch.slot_requests import SlotRequests
 from coopconsume.worker.realtime import slot_reading
 from coopconsume.worker.report import unpack_offsets
@@ -73,18 +73,18 @@ def live(there, handler, share=WHOLE, *others, **work):
 def until_live(there, job):
     """Wait until slots read by themselves."""
     there.until(lambda: job._meter.mode == "realTime" and there.sources)
-    there.until(lambda: not job._dispatcher.running or is_met(job))
+    there.until(lambda: not job._dispatcher.runs.by_number or is_met(job))
 
 
 def is_met(job):
     """Whether all slots of the run have begun."""
-    runs = [one for one in list(job._dispatcher.running.values()) if one.is_real_time]
+    runs = [one for one in list(job._dispatcher.runs.by_number.values()) if one.is_real_time]
     return any(all(job._dispatcher.leases.has_met(at) for at in one.connections) for one in runs)
 
 
 def gives_up(group, *moving):
     """The group takes some shares from the member, in a thread of its own."""
-    assert group.member.continue_work()
+    assert group.member.owner.continue_work()
     group.opens(group.mine)
     thread = threading.Thread(target=group.begins, kwargs={"moving": moving})
     thread.start()
@@ -114,7 +114,7 @@ def test_keys_that_stay_go_on_in_the_same_run_while_others_are_given_up(world, m
     stays = staying(moving)
     thread = gives_up(group, *moving)
     until(lambda: job._rebalance.leaving is not None or not thread.is_alive())
-    there.until(lambda: not any(s.may_start_leaving for s in job.partitions[0].cursors.values()))
+    there.until(lambda: not any(s.leaving.may_start for s in job.partitions[0].cursors.values()))
     grow(there, 20, holes=(41, 42, 47))
     there.until(lambda: of(stays, 60) - {41, 42, 47} <= there.done(member))
     assert thread.is_alive()
@@ -123,7 +123,7 @@ def test_keys_that_stay_go_on_in_the_same_run_while_others_are_given_up(world, m
     thread.join(_PATIENCE)
     called = {o for o, _ in gate.calls}
     assert called & of(moving, 60) <= there.done(member)
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens(stays, moving, continues={"a": group.epoch.number})
     assert all(group.in_doubt(share) == () for share in moving)
     group.begins()
@@ -167,7 +167,7 @@ def test_what_waits_for_another_try_is_left_to_the_next_owner(world):
     gives_up(group, *moving).join(_PATIENCE)
     (failed,) = member.store.pending("g")[TP].values()
     assert (failed.offset, failed.attempts) == (at, calls.count(at))
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens(staying(moving), moving, continues={"a": group.epoch.number})
     group.begins()
     grow(there, 20)
@@ -186,7 +186,7 @@ def test_records_that_do_not_pass_the_filter_are_their_next_owners(world):
     group, job = live(there, gate)
     member, moving = group.member, only(2)
     gives_up(group, *moving).join(_PATIENCE)
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens(staying(moving), moving, continues={"a": group.epoch.number})
     group.begins()
     grow(there, 20)
@@ -206,10 +206,10 @@ def test_a_key_whose_handler_is_late_is_in_doubt_and_its_slot_is_stopped(world):
     there.until(lambda: gate.at_work)
     thread = gives_up(group, *moving)
     until(lambda: job._rebalance.leaving is not None)
-    there.until(lambda: not any(s.may_start_leaving for s in job.partitions[0].cursors.values()))
+    there.until(lambda: not any(s.leaving.may_start for s in job.partitions[0].cursors.values()))
     job._rebalance.leaving.until = 0.0
     thread.join(_PATIENCE)
-    assert member.continue_work()
+    assert member.owner.continue_work()
     stays = staying(moving)
     group.opens(stays, moving, continues={"a": group.epoch.number})
     assert group.in_doubt(only(2)[0]) == only(2)
@@ -217,7 +217,9 @@ def test_a_key_whose_handler_is_late_is_in_doubt_and_its_slot_is_stopped(world):
     group.begins()
     grow(there, 20)
     there.until(lambda: of(stays, 60) <= there.done(member))
-    assert not any(one.is_real_time and not one.ending for one in job._dispatcher.running.values())
+    assert not any(
+        one.is_real_time and not one.ending for one in job._dispatcher.runs.by_number.values()
+    )
     gate.opened.set()
     there.until(lambda: there.runs >= 2 and len(there.sources) == 2)
     grow(there, 20)
@@ -248,7 +250,7 @@ def test_a_slot_that_is_lost_or_does_not_answer_leaves_its_key_ranges_in_doubt(
         else:
             job._rebalance.leaving.until = 0.0
         thread.join(_PATIENCE)
-    assert group.member.continue_work()
+    assert group.member.owner.continue_work()
     group.opens(staying(moving), moving, continues={"a": group.epoch.number})
     assert group.in_doubt(moving[0]) == moving
 
@@ -267,7 +269,7 @@ def test_a_slot_that_has_not_begun_never_begins_with_keys_that_are_given_up(worl
     gives_up(group, HIGH).join(_PATIENCE)
     member = group.member
     assert member.assignment.shares == (LOW,)
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
     assert group.in_doubt(HIGH) == ()
     group.begins()
@@ -291,7 +293,7 @@ def test_the_next_run_shares_what_is_left_among_all_slots(world, monkeypatch):
     there.turns(job, 10)
     assert (there.runs, job._meter.mode) == (1, "realTime"), job._dispatcher._real_time.mode.why
     gate.opened.set()
-    assert group.member.continue_work()
+    assert group.member.owner.continue_work()
     group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
     group.begins()
     assert [bool(s.ranges) for _, s in sorted(job.partitions[0].cursors.items())] == [True, False]
@@ -313,7 +315,7 @@ def test_once_a_slot_has_ended_what_is_left_is_shared_before_any_reads_on(world)
     moving = only(2)
     gives_up(group, *moving).join(_PATIENCE)
     stays = staying(moving)
-    assert group.member.continue_work()
+    assert group.member.owner.continue_work()
     group.opens(stays, moving, continues={"a": group.epoch.number})
     group.begins()
     assert job._epoch_state.undealt
@@ -337,7 +339,7 @@ def test_key_ranges_that_come_are_read_by_batches_and_then_by_the_next_run(world
     there.until(lambda: at in gate.at_work)
     assignment = member.assignment
     stuck = {o for o in range(at, 60) if o % 5 == at % 5}
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([WHOLE], continues={"a": group.epoch.number})
     group.begins()
     grow(there, 20)
@@ -361,7 +363,7 @@ def test_key_ranges_in_doubt_end_a_run_once_they_may_start(world):
     gate = there.gate()
     group, job = live(there, gate, LOW, HIGH)
     member = group.member
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([WHOLE], continues={"a": group.epoch.number})
     group.begins(waits=((HIGH, 1000.0),))
     grow(there, 20)
@@ -383,7 +385,7 @@ def test_key_ranges_that_went_may_come_back_to_the_run_that_gave_them_up(world):
     group, job = live(there, gate)
     member, moving = group.member, only(1, 2)
     gives_up(group, *moving).join(_PATIENCE)
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens(staying(moving), moving, continues={"a": group.epoch.number})
     group.begins()
     grow(there, 20, holes=(31,))
@@ -391,7 +393,7 @@ def test_key_ranges_that_went_may_come_back_to_the_run_that_gave_them_up(world):
     assert there.runs == 1, job._dispatcher._real_time.mode.why
     theirs = OffsetRanges([(21, 21)])
     member.store.commit("g", group.epoch, "b", {TP: theirs}, commit_id="theirs")
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens([WHOLE], continues={"a": group.epoch.number})
     group.begins()
     there.until(lambda: there.done(member) == set(range(40)))
@@ -413,7 +415,7 @@ def test_queued_records_of_keys_that_are_given_up_are_not_started(world, monkeyp
     share = job.partitions[0].cursors[1]
     there.until(lambda: gate.at_work and 37 in (share.dispatched or ()))
     gives_up(group, *moving).join(_PATIENCE)
-    assert member.continue_work()
+    assert member.owner.continue_work()
     group.opens(staying(moving), moving, continues={"a": group.epoch.number})
     group.begins()
     gate.opened.set()
@@ -425,13 +427,13 @@ def test_queued_records_of_keys_that_are_given_up_are_not_started(world, monkeyp
 
 def test_records_of_keys_that_were_given_up_are_read_as_those_of_other_slots(world, monkeypatch):
     """The slot's position passes them, and they are not its own."""
-    reports, take = [], Dispatcher.progressed
+    reports, take = [], Reports.progressed
 
     def take_and_note(self, report):
         reports.append(report)
         take(self, report)
 
-    monkeypatch.setattr(Dispatcher, "progressed", take_and_note)
+    monkeypatch.setattr(Reports, "progressed", take_and_note)
     there = world()
     group, job = live(there, there.gate())
     moving = only(2)
@@ -455,13 +457,13 @@ def test_a_run_ends_once_all_key_ranges_are_given_up(world):
     group, job = live(there, gate)
     gives_up(group, WHOLE).join(_PATIENCE)
     there.until(lambda: not there.sources)
-    assert group.member.continue_work()
+    assert group.member.owner.continue_work()
     group.opens([], [WHOLE], continues={"a": group.epoch.number})
     group.begins()
     grow(there, 20)
     there.turns(job)
     assert there.runs == 1
-    assert group.member.continue_work()
+    assert group.member.owner.continue_work()
     group.opens([LOW], [HIGH], continues={"a": group.epoch.number})
     group.begins()
     there.until(lambda: there.runs == 2 and len(there.sources) == 2)

@@ -13,12 +13,12 @@ import pytest
 
 from assignors import key_hash
 from commits import CommitLogUnavailable
-from coopconsume.group.epoch_assignment import EpochAssignment
+from coopconsume.group.epoch_proof import EpochProof
 from coopconsume.record import Reject, Retry
-from coopconsume.runtime import epoch_state, loop, rebalance, trace
+from coopconsume.runtime import completion, epoch_state, log_watch, loop, rebalance, trace
 from coopconsume.runtime.commit import committer
 from coopconsume.runtime.decisions import Decision, decide
-from coopconsume.runtime.dispatch import dispatcher
+from coopconsume.runtime.dispatch import batch, dispatcher, job_slots, reports, spark_jobs
 from coopconsume.runtime.plan import acquiring
 from tests import replay
 from tests.model.job_group import HIGH, LOW, WHOLE, Group
@@ -57,11 +57,13 @@ def record(monkeypatch, tmp_path):
             step()
             super()._turn()
 
-        def _handle(self, event, epoch_state=None):
+        def _handle(self, event):
             step()
-            super()._handle(event, epoch_state)
+            super()._handle(event)
 
-    for module in (loop, rebalance, dispatcher, committer, acquiring, epoch_state, trace):
+    of_slots = batch, dispatcher, job_slots, reports, spark_jobs
+    of_jobs = loop, completion, rebalance
+    for module in (*of_jobs, *of_slots, committer, acquiring, epoch_state, log_watch, trace):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=monotonic, time=time.time))
     monkeypatch.setattr("tests.model.job_world.CountedJob", Stepping)
     path = tmp_path / "trace.jsonl"
@@ -163,16 +165,16 @@ def test_a_job_whose_commit_table_does_not_answer_is_replayed(record, monkeypatc
     """No batch starts until it answers."""
     world, path = record
     there = world({offset: b"%d" % (offset % 3) for offset in range(30)})
-    check, calls = EpochAssignment.check, itertools.count()
+    check, calls = EpochProof.check, itertools.count()
 
     def unavailable(self, **within):
         if next(calls) < 2:
             raise CommitLogUnavailable("commits", "read", "no answer")
         return check(self, **within)
 
-    monkeypatch.setattr(EpochAssignment, "check", unavailable)
+    monkeypatch.setattr(EpochProof, "check", unavailable)
     member = there.claim()
-    member.assignment._seen = -math.inf
+    member.assignment.proof._seen = -math.inf
     job = there.run(member, lambda _: None, available_now=True)
     assert job.ended.wait(120)
     assert job.error is None
@@ -196,9 +198,9 @@ def test_a_job_is_replayed_through_rebalances(record, how):
     job = there.run(group.member, gate)
     there.until(lambda: gate.at_work)
     if how == "handed over":
-        moves, request = threading.Thread(target=group.member.hand_over), "hand_over"
+        moves, request = threading.Thread(target=group.member.owner.hand_over), "hand_over"
     else:
-        assert group.member.continue_work()
+        assert group.member.owner.continue_work()
         group.opens([WHOLE])
         moves = threading.Thread(target=group.begins, kwargs={"moving": (HIGH,)})
         request = "leaving"

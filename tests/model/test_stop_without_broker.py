@@ -47,18 +47,18 @@ def test_a_job_stops_and_commits_while_no_broker_answers(world, state):
 def test_a_batch_that_spark_plans_is_not_waited_for(world, monkeypatch, how):
     """Its slots were stopped before they connected: they start nothing, and nothing is in doubt."""
     there = world(channel=True, drainTimeout="60 seconds")
-    monkeypatch.setattr("coopconsume.runtime.dispatch.dispatcher.interrupt", lambda *_: None)
+    monkeypatch.setattr("coopconsume.runtime.dispatch.spark_jobs.interrupt", lambda *_: None)
     there.is_reading = True
     member, gate = there.claim(), there.gate()
     job = there.run(member, gate)
-    there.until(lambda: job._dispatcher.running and not there.is_reading)
+    there.until(lambda: job._dispatcher.runs.by_number and not there.is_reading)
     running = []
-    ends(job.stop if how == "stop" else lambda: running.extend(job.hand_over(10 * _LONG)))
-    assert job._dispatcher.running
+    ends(job.stop if how == "stop" else lambda: running.extend(job._requests.hand_over(10 * _LONG)))
+    assert job._dispatcher.runs.by_number
     assert running == []
     assert job.error is None
     ends(member.leave)
-    assert there.claim().assignment.waits(TP, [KeyRange()]) <= 0
+    assert there.claim().assignment.in_doubt.seconds(TP, [KeyRange()]) <= 0
     assert gate.calls == []
     there.interrupted.set()
 

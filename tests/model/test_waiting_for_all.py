@@ -30,7 +30,7 @@ def test_brokers_that_do_not_answer_are_waited_for(world):
 
 def test_a_topic_that_is_deleted_is_not_waited_for(world, monkeypatch):
     """Also where the job has not noticed yet that it is gone."""
-    monkeypatch.setattr("coopconsume.runtime.epoch_state._STARTS_EVERY", 0.05)
+    monkeypatch.setattr("coopconsume.runtime.log_watch._STARTS_EVERY", 0.05)
     there = world(onMissingTopic="wait")
     member = there.claim()
     job = there.run(member, there.gate())
@@ -72,7 +72,7 @@ def test_records_of_an_earlier_topic_of_the_name_are_not_waited_for(world):
     member.rejoin = rejoin
     waiting = threading.Thread(target=job.wait_for_available)
     waiting.start()
-    there.until(lambda: job._waiters)
+    there.until(lambda: job._completion._waiters)
     there.kafka.log = dict.fromkeys(range(5), b"k0")
     there.kafka.topic_id, there.kafka.end = "new", 5
     there.until(lambda: member.assignment not in (None, first) and len(there.done(member)) == 5)

@@ -56,7 +56,7 @@ ACQUISITIONS = [
         "chunk-members-leave-without-a-note",
         "A member notes as it leaves for how long it has watched chunks.",
         "coopconsume/group/epoch_assignment.py",
-        "watched = self._chunks.last_notes() if is_last else {}",
+        "watched = self.chunks.last_notes() if is_last else {}",
         "watched = {}",
         (
             "tests/model/test_cooperative_job.py::test_members_that_live_for_less_than_a_batch_return_chunks_together",

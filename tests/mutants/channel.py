@@ -17,12 +17,12 @@ _LEASE = "coopconsume/worker/channel/lease.py"
 _MESSAGES = "coopconsume/worker/channel/messages.py"
 _SERVER = "coopconsume/worker/channel/server.py"
 _CLIENT = "coopconsume/worker/channel/client.py"
-_DISPATCH = "coopconsume/runtime/dispatch/dispatcher.py"
 _JOB = "tests/model/test_job_model.py::"
 _CHANNELS = "tests/model/test_job_lost_channels.py::"
 _HAND_OVER = "tests/model/test_job_hand_over.py::"
 _SLOTS = "tests/model/test_job_slots.py::"
 _LOOP = "tests/model/test_loop_model.py::"
+_REPORTS = "tests/unit/runtime/test_slot_reports.py::"
 _LATE = _HAND_OVER + "test_of_a_late_hand_over_the_running_records_alone_are_in_doubt"
 _CORELESS = _SLOTS + "test_a_slot_that_waits_for_a_core_is_in_nobodys_way"
 _DOUBT = (
@@ -44,7 +44,7 @@ CHANNEL = [
     Mutant(
         "frozen-slot-goes-on",
         "A slot that was frozen beyond its lease starts no more records.",
-        "coopconsume/worker/slot.py",
+        "coopconsume/worker/row_progress.py",
         "if not 0.0 <= now - self._read_at < _LONG:",
         "if now < 0:",
         (_TIMES + "test_a_slot_that_stood_still_looks_at_its_lease_before_it_starts_more",),
@@ -270,7 +270,7 @@ CHANNEL = [
     Mutant(
         "row-at-work-is-done",
         "A record whose handler runs is in no progressive report.",
-        "coopconsume/worker/slot.py",
+        "coopconsume/worker/row_progress.py",
         "self._done(max(self._first, self.settled, self._drawn - 1))",
         "self._done(max(self._first, self.settled, self._drawn))",
         (_UNION,),
@@ -278,7 +278,7 @@ CHANNEL = [
     Mutant(
         "failed-rows-are-done",
         "A progressive report counts no failed record as done.",
-        "coopconsume/worker/slot.py",
+        "coopconsume/worker/row_progress.py",
         "skipped = [i - first for i in self._skipped if first <= i < end]",
         "skipped = [i for i in self._skipped if first <= i < end]",
         (_UNION,),
@@ -294,23 +294,23 @@ CHANNEL = [
     Mutant(
         "calls-are-reported-twice",
         "No handler call is counted in two reports.",
-        "coopconsume/worker/outcome.py",
-        "self.report.stats.handled -= self._reported[0]",
-        "self.report.stats.handled -= 0",
+        "coopconsume/worker/report_draft.py",
+        "handled=self.handled - ended,",
+        "handled=self.handled,",
         (_UNION,),
     ),
     Mutant(
         "counts-of-no-report-dropped",
         "Calls that no progressive report has are in the final one.",
-        "coopconsume/worker/outcome.py",
-        "                return None\n            done, self.done",
-        "                self._reported = self.ended, self.report.stats.failures\n                return None\n            done, self.done",
+        "coopconsume/worker/reporter.py",
+        "                return None\n            taken =",
+        "                draft.take(seq, kept, leaving)\n                return None\n            taken =",
         (_SLOT + "test_failures_that_are_tried_again_are_counted_although_nothing_was_reported",),
     ),
     Mutant(
         "stopped-slot-starts-one",
         "A slot that was stopped before its rows came starts none.",
-        "coopconsume/worker/slot.py",
+        "coopconsume/worker/serial_runner.py",
         "if time_box.is_over and (handled or time_box.stopped):",
         "if time_box.is_over and handled:",
         (_SLOT + "test_a_slot_that_is_stopped_as_its_rows_come_starts_nothing",),
@@ -327,8 +327,8 @@ CHANNEL = [
         "stopped-frames-start",
         "A stopped slot calls its frame handler no more.",
         "coopconsume/worker/frame_runner.py",
-        "if is_stopped or (outcome.report.stats.handled and late):",
-        "if outcome.report.stats.handled and late:",
+        "if is_stopped or (outcome.draft.handled and late):",
+        "if outcome.draft.handled and late:",
         (_SLOT + "test_a_stopped_slot_ends_what_runs_and_starts_nothing_more",),
     ),
     Mutant(
@@ -351,7 +351,7 @@ CHANNEL = [
         "thawed-scheduler-continues",
         "Threads and coroutines look at the clock of the lease before each record.",
         "coopconsume/worker/key_scheduler.py",
-        "if self._is_halted or not self.may_start(now):",
+        "if self._is_halted or not self._may_start(now):",
         "if self._is_halted:",
         (_SLOT + "test_side_by_side_the_clock_decides_before_each_record",),
     ),
@@ -366,17 +366,17 @@ CHANNEL = [
     Mutant(
         "relieved-slot-goes-on",
         "A slot that gives its records back starts none of them.",
-        "coopconsume/worker/outcome.py",
-        "        self.give_back()\n        self.flush()\n",
-        "        self.flush()\n",
+        "coopconsume/worker/reporter.py",
+        "        runner.give_back()\n        runner.flush()\n",
+        "        runner.flush()\n",
         (_GIVEN,),
     ),
     Mutant(
         "relieved-serial-goes-on",
         "A slot that gives its records back starts none of them, one handler at a time.",
-        "coopconsume/worker/slot.py",
-        "    outcome.give_back = time_box.give_back\n",
-        "",
+        "coopconsume/worker/serial_runner.py",
+        "        self._time_box.give_back()\n",
+        "        pass\n",
         (_GIVEN,),
     ),
     Mutant(
@@ -398,7 +398,7 @@ CHANNEL = [
     Mutant(
         "drawn-row-is-not-kept",
         "A slot keeps the row that it has drawn.",
-        "coopconsume/worker/slot.py",
+        "coopconsume/worker/row_progress.py",
         "drawn = range(max(self._first, self.settled), self._drawn)",
         "drawn = range(max(self._first, self.settled), self._drawn + 1)[:-2]",
         (
@@ -417,14 +417,14 @@ CHANNEL = [
         "kept-lane-is-free",
         "A kept record holds its lane.",
         "coopconsume/runtime/plan/cursor.py",
-        "        for lane, waiting in kept:\n            self.wait(lane, waiting)\n",
+        "        for lane, waiting in kept:\n            self.waiting.add(lane, waiting)\n",
         "        tuple(kept)\n",
         (_STUCK, _KEPT),
     ),
     Mutant(
         "deleted-kept-record-frees-its-lane",
         "A kept record holds its lane although retention deletes it.",
-        "coopconsume/runtime/plan/cursor.py",
+        "coopconsume/runtime/plan/waiting_records.py",
         "                if waiting.is_running:\n                    break\n",
         "",
         (_KEPT,),
@@ -440,26 +440,42 @@ CHANNEL = [
     Mutant(
         "lost-kept-record-is-done-at-once",
         "What a lost slot kept is done again once no handler of it can run.",
-        "coopconsume/runtime/dispatch/dispatcher.py",
-        "            end_kept(running, slot, over)\n",
-        "            end_kept(running, slot, now)\n",
+        "coopconsume/runtime/dispatch/reports.py",
+        "            end_kept(run, task, over)\n",
+        "            end_kept(run, task, now)\n",
         (
             _SLOTS
             + "test_a_record_whose_slot_is_lost_is_done_again_after_its_lease_and_holds_back_its_key_alone",
         ),
     ),
     Mutant(
+        "failure-that-does-not-count-is-committed",
+        "The committer takes of a report what the partitions count.",
+        "coopconsume/runtime/dispatch/reports.py",
+        "        report = replace(report, partitions=counted)\n",
+        "",
+        (_REPORTS + "test_a_failure_that_is_reported_twice_is_committed_once",),
+    ),
+    Mutant(
+        "busy-slot-gets-another-batch",
+        "A slot is in one batch at a time.",
+        "coopconsume/runtime/dispatch/job_slots.py",
+        "if number not in busy and slot",
+        "if slot",
+        (_REPORTS + "test_a_slot_that_reports_its_loss_gets_no_batch_until_it_cannot_be_at_work",),
+    ),
+    Mutant(
         "every-slot-may-keep",
         "One slot is left to go on with.",
-        "coopconsume/runtime/dispatch/dispatcher.py",
-        "if kept + 1 < self._slots and self",
+        "coopconsume/runtime/dispatch/relief.py",
+        "if keeping + 1 < self._slots and self",
         "if self",
         (_SLOTS + "test_one_slot_is_left_to_go_on_with",),
     ),
     Mutant(
         "kept-tasks-not-counted",
         "No more tasks run than there are slots, those that keep records included.",
-        "coopconsume/runtime/dispatch/dispatcher.py",
+        "coopconsume/runtime/dispatch/batch_planner.py",
         "if tasks >= len(free):",
         "if tasks >= 0:",
         (_SLOTS + "test_relief_starts_no_more_handlers_at_once_than_there_are_slots",),
@@ -467,47 +483,48 @@ CHANNEL = [
     Mutant(
         "relieved-slot-stays-busy",
         "A slot that has given its records back gets them again.",
-        "coopconsume/runtime/dispatch/dispatcher.py",
-        "            self._carryover.closed(slot, report.gates, running.names, now)\n            self._free(running, slot)\n",
-        "            self._carryover.closed(slot, report.gates, running.names, now)\n",
+        "coopconsume/runtime/dispatch/active_runs.py",
+        "for task in run.active}\n\n    @property\n    def task_count",
+        "for task in run.unfinished}\n\n    @property\n    def task_count",
         (_SLOTS + "test_a_record_that_its_slot_keeps_may_fail_or_be_the_last_one",),
     ),
     Mutant(
         "slot-that-hands-over-is-in-doubt",
         "A slot that is to start nothing more names its running records: they alone are in doubt.",
         "coopconsume/runtime/dispatch/slot_requests.py",
-        "            if self.may_relieve(running, at[1]):\n",
-        "            if False:\n",
+        "            task.is_stopped = True\n            if self.may_relieve(run, task.slot):\n",
+        "            task.is_stopped = True\n            if False:\n",
         (_LATE + "[False]",),
     ),
     Mutant(
         "kept-slot-is-in-doubt",
         "Of a slot that has given its records back only those that it kept are in doubt.",
-        "coopconsume/runtime/dispatch/dispatcher.py",
-        "at_work = (running.active - running.withdrawn for",
-        "at_work = (running.waiting - running.withdrawn for",
+        "coopconsume/runtime/dispatch/active_runs.py",
+        "for task in run.active)\n        return {",
+        "for task in run.unfinished)\n        return {",
         (_LATE + "[False]",),
     ),
     Mutant(
         "withdrawn-slot-is-in-doubt",
         "A slot that Spark had not begun when it was stopped leaves nothing in doubt.",
-        "coopconsume/runtime/dispatch/dispatcher.py",
-        "at_work = (running.active - running.withdrawn for",
-        "at_work = (running.active for",
+        "coopconsume/runtime/dispatch/active_runs.py",
+        "for task in run.active)\n"
+        "        return {task.slot for task in tasks if not task.is_withdrawn}",
+        "for task in run.active)\n        return {task.slot for task in tasks}",
         (_CORELESS + "[late hand over]",),
     ),
     Mutant(
         "withdrawn-slot-is-waited-for",
         "A stop and a hand-over do not wait for slots that Spark has not begun.",
-        "coopconsume/runtime/dispatch/batch.py",
-        "return bool(self.waiting) and self.waiting <= self.withdrawn",
-        "return self.waiting == self.withdrawn == set(self.plan.slots)",
-        (_CORELESS + "[stop]", _CORELESS + "[hand over]"),
+        "coopconsume/runtime/dispatch/run.py",
+        "return bool(left) and all(task.is_withdrawn for task in left)",
+        "return bool(left) and all(task.is_withdrawn for task in self.tasks.values())",
+        (_CORELESS + "[stop]",),
     ),
     Mutant(
         "lost-kept-record-not-in-doubt",
         "A record that a lost slot had kept is in doubt until no handler of it can run.",
-        "coopconsume/runtime/plan/cursor.py",
+        "coopconsume/runtime/plan/waiting_records.py",
         "waiting.is_running, waiting.due, waiting.may_run_until = False, due, due",
         "waiting.is_running, waiting.due = False, due",
         (_DOUBT, _LATE + "[True]"),
@@ -524,7 +541,7 @@ CHANNEL = [
         "key-in-doubt-not-blocked",
         "No record of a key that is in doubt starts.",
         "coopconsume/runtime/plan/lanes.py",
-        "                cursor.wait(self.lane(key_hash, EARLIER_OWNER), barred)\n",
+        "                cursor.waiting.add(self.lane(key_hash, EARLIER_OWNER), barred)\n",
         "                tuple([barred])\n",
         ("tests/unit/runtime/test_plan_rules.py::test_a_key_waits_for_an_earlier_owner_alone",),
     ),
@@ -565,7 +582,7 @@ CHANNEL = [
     Mutant(
         "sleeps-for-reports-of-nobody",
         "The loop does not sleep for reports that nobody is about to make.",
-        "coopconsume/runtime/commit/committer.py",
+        "coopconsume/runtime/commit/pace.py",
         "self._linger if more_to_come else 0.0",
         "self._linger",
         (
@@ -575,7 +592,7 @@ CHANNEL = [
     Mutant(
         "commit-waits-for-real-time-slots",
         "A commit does not wait for reports of real-time slots: they come just before it.",
-        "coopconsume/runtime/dispatch/batch.py",
+        "coopconsume/runtime/dispatch/run.py",
         "bool(self.active) and not self.is_real_time",
         "bool(self.active)",
         (
@@ -610,8 +627,8 @@ CHANNEL = [
         "last-append-of-all-waits",
         "The last commit of a job with availableNow does not wait for commitInterval.",
         "coopconsume/runtime/loop.py",
-        "is_awaited or self._stopping or is_at_end",
-        "is_awaited or self._stopping",
+        "asked.awaits_commit or is_stopping or is_at_end",
+        "asked.awaits_commit or is_stopping",
         (
             "tests/model/test_job_model.py::test_the_last_commit_of_a_job_that_ends_by_itself_does_not_wait",
         ),
@@ -621,7 +638,7 @@ CHANNEL = [
         "A claim whose slots turn out to have no leases is made again, with a longer life.",
         "coopconsume/group/membership.py",
         "            self.assign(assignment.key_ranges, takeover=False)\n",
-        "            self._life_ms = assignment.life_ms\n            self.assign(assignment.key_ranges, takeover=False)\n",
+        "            self._life.ms = assignment.life_ms\n            self.assign(assignment.key_ranges, takeover=False)\n",
         (_CHANNELS + "test_slots_that_reach_no_driver_work_without_a_channel",),
     ),
     Mutant(
@@ -635,7 +652,7 @@ CHANNEL = [
     Mutant(
         "age-of-the-last-look",
         "A handler call is as old as the first look at it.",
-        "coopconsume/worker/outcome.py",
+        "coopconsume/worker/reporter.py",
         "self._seen = {at: self._seen.get(at, now) for at in calls}",
         "self._seen = dict.fromkeys(calls, now)",
         ("tests/unit/worker/test_slot.py::test_a_call_is_as_old_as_the_first_look_at_it",),
@@ -643,10 +660,12 @@ CHANNEL = [
     Mutant(
         "reports-slower-than-commits",
         "What a slot keeps from its driver is at most half of commitInterval old.",
-        "coopconsume/runtime/dispatch/slot_leases.py",
+        "coopconsume/runtime/dispatch/report_times.py",
         "(5 if real_time else 2)",
         "(5 if real_time else 1)",
-        ("tests/unit/runtime/test_committer.py::test_slots_report_several_times_before_a_commit",),
+        (
+            "tests/unit/runtime/test_report_times.py::test_slots_report_several_times_before_a_commit",
+        ),
     ),
 ]
 
@@ -665,32 +684,32 @@ CHANNEL_DRIVER = [
         "lease-without-a-look",
         "A lease counts from the last look at the commit log.",
         "coopconsume/runtime/dispatch/slot_leases.py",
-        "since = assignment.check(within)",
+        "since = assignment.proof.check(within)",
         "since = time.monotonic()",
         (_LEASES,),
     ),
     Mutant(
         "progress-taken-twice",
         "A progressive report counts once, however often it comes.",
-        "coopconsume/runtime/dispatch/dispatcher.py",
-        "if report.seq != running.taken.get(slot, 0) + 1:",
+        "coopconsume/runtime/dispatch/reports.py",
+        "if report.seq != task.seq + 1:",
         "if report.seq < 0:",
         (_CHANNELS + "test_a_report_that_was_not_acknowledged_counts_once",),
     ),
     Mutant(
         "unacknowledged-forgotten",
         "A progressive report that did not arrive comes with the final one.",
-        "coopconsume/runtime/dispatch/dispatcher.py",
-        "for earlier in report.end.unacknowledged:",
-        "for earlier in report.end.unacknowledged[:0]:",
+        "coopconsume/runtime/dispatch/reports.py",
+        "for earlier in end.unacknowledged:",
+        "for earlier in end.unacknowledged[:0]:",
         (_CHANNELS + "test_a_report_that_did_not_arrive_comes_with_the_final_one",),
     ),
     Mutant(
         "hand-over-does-not-stop",
         "A hand-over stops the slots that work.",
-        "coopconsume/runtime/loop.py",
-        "self._rebalance.hand_over = HandOver(event.until, event.answer)\n            self._dispatcher.stop(self._epoch_state)",
-        "self._rebalance.hand_over = HandOver(event.until, event.answer)",
+        "coopconsume/runtime/rebalance.py",
+        "self.hand_over = HandOver(event.until, event.answer)\n            self._dispatcher.stop(self._current.state)",
+        "self.hand_over = HandOver(event.until, event.answer)",
         (_HAND_OVER + "test_a_hand_over_waits_for_running_handlers_and_commits_them[True]",),
     ),
     Mutant(
@@ -704,9 +723,9 @@ CHANNEL_DRIVER = [
     Mutant(
         "unbegun-batch-in-doubt",
         "A slot that was stopped before it could start anything is waited for by nobody.",
-        "coopconsume/runtime/dispatch/dispatcher.py",
-        "elif slot in running.withdrawn:",
-        "elif slot < 0:",
+        "coopconsume/runtime/dispatch/reports.py",
+        "elif task.is_withdrawn:",
+        "elif task.slot < 0:",
         (_SLOTS + "test_a_batch_that_has_not_begun_is_ended_by_a_pause_and_is_in_nobodys_way",),
     ),
     Mutant(
@@ -721,8 +740,8 @@ CHANNEL_DRIVER = [
     Mutant(
         "unbegun-batch-of-a-new-topic-in-doubt",
         "Slots that have not begun never begin once their member joins again.",
-        "coopconsume/runtime/loop.py",
-        "                self._dispatcher.stop(self._epoch_state)\n",
+        "coopconsume/runtime/recovery.py",
+        "        self._dispatcher.stop(self._current.state)\n",
         "",
         (
             _SLOTS
@@ -732,24 +751,24 @@ CHANNEL_DRIVER = [
     Mutant(
         "failed-batch-repeats-running-slots",
         "Of a failed batch only slots that never connected are planned again at once.",
-        _DISPATCH,
-        "for _, slot in self.leases.stop(at))",
-        "for _, slot in self.leases.stop(at) | at)",
+        "coopconsume/runtime/dispatch/spark_jobs.py",
+        "for _, slot in self._leases.stop(at))",
+        "for _, slot in self._leases.stop(at) | at)",
         (_JOB + "test_of_a_failed_batch_a_slot_that_has_started_waits_alone",),
     ),
     Mutant(
         "failed-batch-slots-may-begin",
         "A slot of a failed batch that had not connected starts nothing when it connects later.",
-        _DISPATCH,
-        "frozenset(slot for _, slot in self.leases.stop(at))",
-        "frozenset(slot for batch, slot in at if not self.leases.has_met((batch, slot)))",
+        "coopconsume/runtime/dispatch/spark_jobs.py",
+        "frozenset(slot for _, slot in self._leases.stop(at))",
+        "frozenset(slot for batch, slot in at if not self._leases.has_met((batch, slot)))",
         (_JOB + "test_a_task_that_begins_as_its_batch_fails_starts_nothing",),
     ),
     Mutant(
         "failed-batch-without-channel-repeats",
         "Of a failed batch without a channel nobody knows which slots have started.",
-        _DISPATCH,
-        "        if running.channel is None:\n            return frozenset()\n",
+        "coopconsume/runtime/dispatch/spark_jobs.py",
+        "        if run.channel is None:\n            return frozenset()\n",
         "",
         (
             _JOB
@@ -759,8 +778,8 @@ CHANNEL_DRIVER = [
     Mutant(
         "failed-again-at-once",
         "Slots of a batch that fails after another one wait as if they had started.",
-        _DISPATCH,
-        "if self._failures.is_first(running.started):",
+        "coopconsume/runtime/dispatch/reports.py",
+        "if self._slots.failures.is_first(run.started):",
         "if True:",
         (_JOB + "test_a_batch_that_fails_again_is_not_planned_again_at_once",),
     ),
@@ -788,7 +807,7 @@ CHANNEL_DRIVER = [
         "longer-life-untold",
         "Work without leases starts once the group knows how long it may go on.",
         "coopconsume/group/membership.py",
-        "if assignment.life_ms >= self._life_ms:",
+        "if assignment.life_ms >= self._life.ms:",
         "if assignment.life_ms > 0:",
         (
             "tests/unit/group/test_group_member.py::test_work_that_outlives_the_announced_life_waits_for_a_rebalance",
@@ -798,25 +817,53 @@ CHANNEL_DRIVER = [
         "seen-when-answered",
         "A commit shows that the epoch was in force when it was asked for, not when it was answered.",
         "coopconsume/group/epoch_assignment.py",
-        "self._saw(asked)\n        self._answered",
-        "self._saw(time.monotonic())\n        self._answered",
+        "self.proof.saw(asked)\n        self._answered",
+        "self.proof.saw(clock())\n        self._answered",
         (_CHANNELS + "test_a_commit_shows_that_the_epoch_was_in_force_when_it_was_asked_for",),
     ),
     Mutant(
         "rows-of-progress-forgotten",
         "Rows, letters and failures of a progressive report are written and committed.",
-        "coopconsume/runtime/dispatch/dispatcher.py",
-        "running.epoch_state.committer.take(report, partitions, now)\n        self._note(running, report)\n        self.leases.taken",
-        "self._note(running, report)\n        self.leases.taken",
+        "coopconsume/runtime/dispatch/reports.py",
+        "next_commit = run.epoch_state.committer.take(counted, run.partitions, now)",
+        "next_commit = run.epoch_state.committer.next_commit(now)",
         (_CHANNELS + "test_a_report_that_was_not_acknowledged_counts_once",),
     ),
     Mutant(
         "reports-out-of-step",
         "One of the reports of a slot comes just before each commit.",
-        "coopconsume/runtime/dispatch/slot_leases.py",
+        "coopconsume/runtime/dispatch/report_times.py",
         "wait = (commit_in - _BEFORE_COMMIT) % every",
         "wait = commit_in % every",
-        ("tests/unit/runtime/test_committer.py::test_a_report_comes_just_before_each_commit",),
+        ("tests/unit/runtime/test_report_times.py::test_a_report_comes_just_before_each_commit",),
+    ),
+    Mutant(
+        "news-waits-for-its-time",
+        "A real-time slot that had nothing to report reports the next record at once.",
+        "coopconsume/worker/reporter.py",
+        "self._outcome.on_settled = None if is_news else otherwise",
+        "self._outcome.on_settled = None",
+        (_SLOT + "test_who_found_nothing_to_report_hears_of_the_next_record_once",),
+    ),
+    Mutant(
+        "look-before-commit",
+        "A commit that is about to begin does not wait for a look at the brokers.",
+        "coopconsume/runtime/loop.py",
+        "refresh(may_wait=epoch_state.committer.due is not None)",
+        "refresh()",
+        (
+            "tests/unit/runtime/test_report_times.py::test_a_look_at_the_brokers_does_not_hold_up_a_commit_that_is_about_to_begin",
+        ),
+    ),
+    Mutant(
+        "commit-overslept",
+        "A commit that has become due while the loop worked begins in the next turn.",
+        "coopconsume/runtime/loop.py",
+        "_SHORTEST_WAIT if due <= turn_began else",
+        "_SHORTEST_WAIT if due <= now else",
+        (
+            "tests/unit/runtime/test_report_times.py::test_a_commit_that_has_become_due_in_a_turn_begins_in_the_next",
+        ),
     ),
     Mutant(
         "time-of-the-next-report-ignored",

@@ -8,6 +8,8 @@ _CHECKER = "tests/model/test_checker.py::test_each_fault_is_found_with_its_witne
 _JOB = "tests/model/test_job_model.py::"
 _SLOTS = "tests/model/test_job_slots.py::"
 _CLOCKS = "tests/unit/test_clocks.py::"
+_MOVES = "tests/unit/admin/test_offset_moves.py::"
+_LINEAGE = "tests/unit/monitoring/test_lineage.py::"
 _INTERRUPTS = "tests/unit/test_interrupts.py::"
 
 ASSIGNORS = [
@@ -53,7 +55,7 @@ CLOCKS = [
     Mutant(
         "in-doubt-by-wall-clock",
         "What is in doubt waits by the monotonic clock.",
-        "coopconsume/group/epoch_assignment.py",
+        "coopconsume/group/shares_in_doubt.py",
         "now = time.monotonic()\n        found = [",
         "now = time.time()\n        found = [",
         (_CLOCKS + "test_what_is_in_doubt_waits_its_time_by_the_monotonic_clock",),
@@ -61,9 +63,9 @@ CLOCKS = [
     Mutant(
         "lost-slot-by-wall-clock",
         "A lost slot waits by the monotonic clock.",
-        "coopconsume/runtime/dispatch/dispatcher.py",
-        "self._lost(running, slot, time.monotonic())",
-        "self._lost(running, slot, time.time())",
+        "coopconsume/runtime/dispatch/reports.py",
+        "self._lost(run, task, time.monotonic())",
+        "self._lost(run, task, time.time())",
         (_CLOCKS + "test_the_wall_clock_is_read_only_where_it_must_be",),
     ),
     Mutant(
@@ -129,9 +131,25 @@ CHECKER = [
 
 SHOWN = [
     Mutant(
+        "lineage-with-secrets",
+        "Events of lineage have no secrets of places.",
+        "coopconsume/monitoring/datasets.py",
+        "_URI.fullmatch(hidden(place)",
+        "_URI.fullmatch(str(place)",
+        (_LINEAGE + "test_a_table_has_the_name_of_the_conventions",),
+    ),
+    Mutant(
+        "lineage-without-a-start",
+        "The start of a run is sent before its other events.",
+        "coopconsume/monitoring/lineage.py",
+        "self._warn(message_of(error))\n            return False",
+        "self._warn(message_of(error))",
+        (_LINEAGE + "test_a_start_that_was_refused_is_sent_first_once_the_destination_is_back",),
+    ),
+    Mutant(
         "key-commands-a-terminal",
         "What a record brings is shown without control characters.",
-        "coopconsume/admin/tables.py",
+        "coopconsume/texts.py",
         "    if text.isprintable():",
         "    if text:",
         (
@@ -183,6 +201,14 @@ SHOWN = [
         ),
     ),
     Mutant(
+        "checkpoint-of-a-started-batch",
+        "A batch of a checkpoint that was started and not committed is processed again.",
+        "coopconsume/admin/offsets/checkpoint.py",
+        '    commits = folder / "commits"\n    if not',
+        '    commits = folder / "offsets"\n    if not',
+        (_MOVES + "test_a_checkpoint_continues_after_its_last_committed_batch",),
+    ),
+    Mutant(
         "times-without-zone",
         "A time in a table has its zone.",
         "coopconsume/admin/tables.py",
@@ -221,9 +247,9 @@ SHOWN = [
     Mutant(
         "quiet-job-without-a-reason",
         "A job that commits nothing says what it waits for.",
-        "coopconsume/runtime/loop.py",
-        "if is_paused or self._meter.is_quiet:",
-        "if is_paused:",
+        "coopconsume/runtime/status/wait_status.py",
+        "if self._completion.rests or self._meter.is_quiet:",
+        "if self._completion.rests:",
         (_SLOTS + "test_a_batch_that_has_not_begun_is_ended_by_a_pause_and_is_in_nobodys_way",),
     ),
     Mutant(
@@ -255,25 +281,45 @@ SHOWN = [
         ),
     ),
     Mutant(
+        "page-of-a-closed-consumer",
+        "A consumer that closes starts no live page.",
+        "coopconsume/ui/page.py",
+        "            if self._closing.is_set():\n",
+        "            if self._closing is None:\n",
+        (
+            "tests/unit/ui/test_live_page.py::test_a_consumer_has_one_page_which_starts_when_it_is_asked_for",
+        ),
+    ),
+    Mutant(
+        "argument-of-another-handler",
+        "A method that takes a handler refuses the arguments that it does not have.",
+        "coopconsume/foreach.py",
+        "if field.name != without",
+        "if field.name",
+        (
+            "tests/unit/test_public_names.py::test_an_unknown_argument_of_a_handler_is_refused_by_name",
+        ),
+    ),
+    Mutant(
         "start-is-no-call",
         "While a query starts, maxPollInterval does not count.",
         "coopconsume/query.py",
-        "with self._consumer.in_use():",
-        "if self._consumer.in_use():",
+        "with self._subscription.in_use():",
+        "if self._subscription.in_use():",
         ("tests/spark/test_poll.py::test_a_query_that_takes_long_to_start_keeps_its_group",),
     ),
     Mutant(
         "query-waits-for-itself",
         "A listener of a query cannot wait for it.",
         "coopconsume/query.py",
-        "if self.is_in_its_thread:",
+        "if self._job.is_in_its_thread:",
         "if self._job.error is not None:",
         ("tests/unit/runtime/test_waiting.py::test_a_query_does_not_wait_for_itself",),
     ),
     Mutant(
         "recreated-topic-ends-a-job-that-begins",
         "A job that begins takes up a topic that was created again, if nothing of the old is lost.",
-        "coopconsume/runtime/loop.py",
+        "coopconsume/runtime/recovery.py",
         "return lossy if assignment is None else assignment.logs.can_recover_from(error)",
         "return lossy",
         (_JOB + "test_a_topic_that_is_created_again_before_a_job_begins_is_taken_up_alike",),

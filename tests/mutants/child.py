@@ -85,9 +85,13 @@ def run(tree: str, root: str, tests: list[str]) -> None:
     }  # fmt: skip
     outcomes = Outcomes()
     pytest.main(
-        ["-q", "-p", "no:cacheprovider", "--hypothesis-profile=mutants", "--tb=short", *tests],
+        [
+            # Without what takes long to load, and is used by no test.
+            "-q", "-p", "no:cacheprovider", "-p", "no:nbmake", "-p", "no:anyio",
+            "--hypothesis-profile=mutants", "--tb=short", *tests,
+        ],
         plugins=[outcomes],
-    )
+    )  # fmt: skip
     Path("outcomes.json").write_text(json.dumps(outcomes.ended))
     sys.stdout.flush()
     # Threads that a fault left behind do not matter.

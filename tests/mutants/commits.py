@@ -18,15 +18,16 @@ _TABLE_FILES = "tests/unit/commits/test_table_files.py::"
 _MEMBER = "tests/unit/group/test_group_member.py::"
 _JOB_SLOTS = "tests/model/test_job_slots.py::"
 _DELTA_LOG = "tests/model/test_delta_log.py::"
+_OTHERS = "tests/model/test_other_groups.py::"
 _ODD = "tests/unit/worker/test_odd_answers.py::"
 
 COMMITS = [
     Mutant(
         "lost-task-counts-as-done",
         "What a lost task was given counts as done by nobody.",
-        "coopconsume/runtime/dispatch/dispatcher.py",
-        "elif event.error is None and slot not in event.reports:",
-        "elif slot not in event.reports:",
+        "coopconsume/runtime/dispatch/reports.py",
+        "if event.error is None and task.slot not in event.reports:",
+        "if task.slot not in event.reports:",
         (
             _JOB + "test_work_of_a_lost_task_is_done_again_and_nothing_counts_without_a_handler",
             _JUDGE + "test_work_of_a_lost_task_is_seen_to_be_done",
@@ -51,17 +52,17 @@ COMMITS = [
     Mutant(
         "retention-ends-the-job",
         "A batch whose records retention deleted does not count as a failure.",
-        "coopconsume/runtime/dispatch/dispatcher.py",
-        "running.handled > 0 or has_lost",
-        "running.handled > 0",
+        "coopconsume/runtime/dispatch/batch.py",
+        "run.handled > 0 or has_lost",
+        "run.handled > 0",
         (_JOB + "test_retention_that_outruns_batches_does_not_end_a_job_that_may_lose_records",),
     ),
     Mutant(
         "no-memory-is-damage",
         "A process that has no memory left calls no commit table damaged.",
-        "commits/log.py",
-        "if isinstance(error, MemoryError) or not isinstance(error, Exception):",
-        "if not isinstance(error, Exception):",
+        "commits/recovery.py",
+        "    except MemoryError:\n        raise\n    except Exception as error:\n        problem",
+        "    except Exception as error:\n        problem",
         ("tests/unit/commits/test_commit_outage.py::test_a_process_without_memory_is_no_damage",),
     ),
     Mutant(
@@ -129,6 +130,22 @@ COMMITS = [
         (
             "tests/unit/commits/test_commit_table.py::test_a_commit_of_a_process_that_was_frozen_is_unknown_and_counts_for_all_once_repeated",
         ),
+    ),
+    Mutant(
+        "entry-written-too-late",
+        "A commit behind those of others waits for the disk once.",
+        "commits/delta_log.py",
+        "if not self._files.is_far:",
+        "if False:",
+        (_TABLE_FILES + "test_a_commit_behind_others_waits_for_the_disk_once",),
+    ),
+    Mutant(
+        "rows-written-twice",
+        "The rows of an append are written once, however often its entry comes too late.",
+        "commits/delta_log.py",
+        "{} if tries else files or {}",
+        "files or {}",
+        (_DELTA_LOG + "test_each_append_is_once_in_one_order_and_no_answer_is_wrong",),
     ),
     Mutant(
         "lost-answer-is-an-append-of-another",
@@ -221,8 +238,8 @@ COMMITS = [
     Mutant(
         "epoch-confirmed-for-the-next-turn",
         "Batches start although looks at Kafka take longer than the epoch is confirmed for.",
-        "coopconsume/runtime/commit/committer.py",
-        "wait([call], _CONFIRM_WITHIN)",
+        "coopconsume/runtime/commit/epoch_watch.py",
+        "self._thread.wait(_CONFIRM_WITHIN)",
         "pass",
         (
             _JOB_SLOTS
@@ -256,23 +273,23 @@ COMMITS = [
     Mutant(
         "loop-waits-for-the-commit-table",
         "The loop of a job goes on while its commit table does not answer.",
-        "coopconsume/runtime/commit/committer.py",
-        "self._asked_at = time.monotonic()\n            self._run(self._calls.look)",
-        "self._asked_at = time.monotonic()\n            self._calls.look()",
+        "coopconsume/runtime/commit/epoch_watch.py",
+        "self._asked_at = now\n            self.look()",
+        "self._asked_at = now\n            self._look()",
         (_JOB_SLOTS + "test_the_loop_goes_on_while_the_commit_table_does_not_answer",),
     ),
     Mutant(
         "unconfirmed-epoch-gets-a-batch",
         "No batch starts while the commit table does not confirm the epoch.",
-        "coopconsume/runtime/commit/committer.py",
-        "        if self._assignment.is_confirmed:\n            return True",
+        "coopconsume/runtime/commit/epoch_watch.py",
+        "        if self._assignment.proof.is_confirmed:\n            return True",
         "        if True:\n            return True",
         (_JOB_SLOTS + "test_the_loop_goes_on_while_the_commit_table_does_not_answer",),
     ),
     Mutant(
         "outage-of-the-table-unsaid",
         "A job says that its commit table does not answer.",
-        "coopconsume/runtime/loop.py",
+        "coopconsume/runtime/status/wait_status.py",
         "unanswered=epoch_state.assignment.store.unanswered,",
         'unanswered="",',
         (
@@ -336,7 +353,7 @@ COMMITS = [
         "entry-is-not-synced",
         "An append outlasts a loss of power.",
         "commits/table_files.py",
-        "os.fsync(file.fileno())",
+        "side_by_side(os.fsync, handles, is_far=True)",
         "pass",
         ("tests/unit/commits/test_table_files.py::test_what_is_written_is_synced_in_order",),
     ),
@@ -353,8 +370,8 @@ COMMITS = [
     Mutant(
         "one-look-at-opening",
         "A table whose entries go while it is opened is looked at again.",
-        "commits/log.py",
-        "if self._engine.refresh(reopen=True) == version:\n                    raise",
+        "commits/recovery.py",
+        "if engine.refresh(reopen=True) == version:\n                raise",
         "raise",
         (
             "tests/unit/commits/test_commit_table.py::test_a_table_whose_entries_go_while_it_is_opened_or_checked_is_not_damaged",
@@ -373,9 +390,9 @@ COMMITS = [
     Mutant(
         "lost-newest-snapshot",
         "The snapshot before a lost one and later commits have all.",
-        "commits/log.py",
-        "except CorruptCommitLog as error:\n            problem = error.problem",
-        'except ZeroDivisionError:\n            problem = ""',
+        "commits/recovery.py",
+        "except CorruptCommitLog as error:\n        problem = error.problem",
+        'except ZeroDivisionError:\n        problem = ""',
         (
             "tests/unit/commits/test_commit_snapshots.py::test_the_snapshot_before_the_newest_one_stays_readable",
         ),
@@ -708,7 +725,7 @@ ANSWERS = [
         "dropped-without-a-letter",
         "Nothing is given up without a place for dead letters.",
         "coopconsume/worker/outcome.py",
-        "elif verdict.is_given_up and self.dead_letters:",
+        "elif verdict.is_given_up and self._has_dead_letters:",
         "elif verdict.is_given_up:",
         (_ODD + "test_nothing_is_given_up_without_a_place_for_it",),
     ),
@@ -767,5 +784,74 @@ ANSWERS = [
         "left_out.setdefault((row.topic, row.partition), []).append((row.first, row.offset))",
         "left_out.setdefault((row.topic, row.partition), []).append((row.first, row.offset + 1))",
         (_OVERFLOW + "test_reads_go_around_records_that_spark_cannot_read",),
+    ),
+    Mutant(
+        "rows-of-a-group-out-of-order",
+        "Rows that were set aside are folded before later ones of their group.",
+        "commits/log.py",
+        "                self._complete()\n        return []",
+        "                return self._fold(events, tail, upto)\n        return []",
+        (_OTHERS + "test_what_was_set_aside_folds_to_the_same_state",),
+    ),
+    Mutant(
+        "rows-of-a-later-release-are-set-aside",
+        "Rows of an unknown format or kind stop each reader, whatever group they are of.",
+        "commits/other_groups.py",
+        "return is_known and is_whole",
+        "return is_whole",
+        (_OTHERS + "test_rows_of_a_later_release_stop_each_reader",),
+    ),
+    Mutant(
+        "dropped-rows-are-forgotten",
+        "A group whose rows were dropped is read again when somebody asks for it.",
+        "commits/other_groups.py",
+        "        if self.is_behind:\n            return False",
+        "        if self.is_behind:\n            self.clear()\n            return True",
+        (_OTHERS + "test_damage_in_what_is_too_much_stops_who_needs_it_alone",),
+    ),
+    Mutant(
+        "rows-of-other-groups-without-bound",
+        "Only so many rows of other groups are kept.",
+        "commits/log.py",
+        "        while self._others.are_too_many:",
+        "        while False:",
+        (_OTHERS + "test_only_so_many_rows_of_other_groups_are_kept",),
+    ),
+    Mutant(
+        "snapshot-folds-all-under-the-lock",
+        "What a snapshot needs is folded in portions, and other calls are served between them.",
+        "commits/committing.py",
+        "if not self._log.fold_if_due(*limits):",
+        "if True:",
+        (_OTHERS + "test_others_are_served_while_a_snapshot_folds_what_it_needs",),
+    ),
+    Mutant(
+        "table-created-over-another",
+        "Of those that create a table at once one does, and all have its table.",
+        "commits/conflicts.py",
+        'path, schema, mode="error", storage_options=options,\n'
+        "            commit_properties=CommitProperties(max_commit_retries=0), **properties,",
+        'path, schema, mode="ignore", storage_options=options, **properties,',
+        (
+            "tests/unit/commits/test_conflicts.py::test_of_those_that_create_a_table_at_once_one_does_and_all_have_it",
+        ),
+    ),
+    Mutant(
+        "done-below-the-stable-offset",
+        "What is said late is not done below the stable offset.",
+        "coopconsume/runtime/plan/ledger.py",
+        "self.done |= done.clip(self.stable, MAX_OFFSET)",
+        "self.done |= done",
+        (
+            "tests/unit/runtime/test_record_states.py::test_what_is_said_late_is_not_done_below_the_stable_offset",
+        ),
+    ),
+    Mutant(
+        "state-of-another-commit-table",
+        "A state whose changes the commit table does not know is refused.",
+        "coopconsume/state/note.py",
+        "if changelog is not None and not has_committed and changelog.origins():",
+        "if False:",
+        ("tests/unit/state/test_state_note.py::test_a_state_of_another_commit_table_is_refused",),
     ),
 ]

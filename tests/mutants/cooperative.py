@@ -15,9 +15,6 @@ _SERVER = (
 )
 _CORE = "tests/unit/group/test_group_core.py::"
 _PARTITION = "coopconsume/runtime/plan/partition.py"
-
-_DISPATCHER = "coopconsume/runtime/dispatch/dispatcher.py"
-
 _SIZES = "coopconsume/runtime/plan/chunk_sizes.py"
 
 COOPERATIVE_JOBS = [
@@ -32,16 +29,16 @@ COOPERATIVE_JOBS = [
     Mutant(
         "chunk-of-an-only-member-is-kept",
         "What an only member holds and does not handle soon goes to those that join.",
-        _DISPATCHER,
-        "return 0 < most < epoch_state.committer.acquired",
+        "coopconsume/runtime/dispatch/work_sizes.py",
+        "return 0 < most < epoch_state.committer.chunks.acquired",
         "return False",
         (_JOB + "test_what_only_one_member_wanted_goes_to_those_that_join",),
     ),
     Mutant(
         "chunk-of-an-only-member-is-small",
         "An only member begins with what a batch may span.",
-        _DISPATCHER,
-        "self.window.offsets if epoch_state.committer.is_only_member else 0",
+        "coopconsume/runtime/dispatch/work_sizes.py",
+        "self.window.offsets if epoch_state.committer.chunks.is_only_member else 0",
         "0",
         (_JOB + "test_what_only_one_member_wanted_goes_to_those_that_join",),
     ),
@@ -104,7 +101,7 @@ COOPERATIVE_JOBS = [
     Mutant(
         "chunk-batch-of-leftovers",
         "A batch waits for the chunks that its slots are about to get.",
-        "coopconsume/runtime/dispatch/dispatcher.py",
+        "coopconsume/runtime/dispatch/batch_planner.py",
         "if epoch_state.committer.awaits_chunks:",
         "if False:",
         (_JOB + "test_a_batch_waits_for_the_chunks_that_its_slots_are_about_to_get",),
@@ -145,7 +142,7 @@ COOPERATIVE_JOBS = [
         "chunk-kept-by-a-stopped-job",
         "A job that ends returns what it has not done.",
         "coopconsume/runtime/loop.py",
-        "epoch_state.assignment.return_chunks(self._rebalance.left_of(epoch_state))",
+        "epoch_state.return_chunks(self._rebalance.left_of(epoch_state))",
         "pass",
         (_JOB + "test_a_job_that_stops_returns_what_it_has_not_started",),
     ),
@@ -280,9 +277,9 @@ COOPERATIVE_JOBS = [
     Mutant(
         "chunk-part-of-a-partition",
         "A partition is, if part of it is claimed, nobody's in a cooperative epoch.",
-        "coopconsume/group/core.py",
-        "splits = () if shares_chunks else shareable",
-        "splits = shareable",
+        "coopconsume/group/dealing.py",
+        "splits = () if has_chunks else rebalance.shareable",
+        "splits = rebalance.shareable",
         (_CORE + "test_members_of_a_cooperative_epoch_have_all_partitions",),
     ),
 ]

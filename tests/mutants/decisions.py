@@ -27,6 +27,14 @@ DECISIONS = [
         (_DECISIONS + "test_a_record_waits_on_while_a_handler_may_be_at_work_on_it",),
     ),
     Mutant(
+        "uncounted-retry-keeps-its-decision",
+        "A call that does not count is the outcome of a decision to retry.",
+        "coopconsume/runtime/decisions.py",
+        "return attempts != self.attempts or not is_same",
+        "return attempts != self.attempts",
+        (_DECISIONS + "test_a_call_that_does_not_count_is_a_retry",),
+    ),
+    Mutant(
         "parked-is-skipped",
         "A record that is parked by a decision is not done.",
         "coopconsume/worker/outcome.py",

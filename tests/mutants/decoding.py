@@ -11,6 +11,22 @@ _ANSWERS = "coopconsume/worker/handler_answers.py"
 
 DECODING = [
     Mutant(
+        "error-of-a-decoder-looked-at-outside",
+        "An error of a decoder that raises as it is looked at costs its record alone.",
+        "coopconsume/worker/row_records.py",
+        "            return odd\n",
+        "            return None\n",
+        (_RECORDS + "test_an_error_of_a_decoder_that_cannot_be_looked_at_costs_its_record",),
+    ),
+    Mutant(
+        "parts-of-a-proxy",
+        "A handler that has every attribute is called as it is.",
+        "coopconsume/values/callables.py",
+        "return found if isinstance(found, HandlerParts) else None",
+        "return found",
+        (_RECORDS + "test_a_handler_that_has_every_attribute_is_called_as_it_is",),
+    ),
+    Mutant(
         "undecodable-tried-again",
         "A record that does not decode is a dead letter at once.",
         _ANSWERS,
@@ -49,7 +65,7 @@ DECODING = [
         "frame-passes-a-row-that-waits",
         "A row behind one of its key that does not decode and waits is not handled.",
         "coopconsume/worker/frame_runner.py",
-        "is_blocked = outcome.is_behind(row)",
+        "is_blocked = outcome.lanes.is_behind(row)",
         "is_blocked = False",
         (_FRAMES + "test_a_row_behind_one_that_waits_is_not_handled",),
     ),
@@ -60,5 +76,29 @@ DECODING = [
         "found: T | None = _kept.get(name)",
         "found: T | None = None",
         (_REGISTRY + "test_a_process_reads_a_schema_once",),
+    ),
+    Mutant(
+        "null-passed-to-the-library",
+        "Null reaches the handler as None, or does not decode, as the declaration says.",
+        "coopconsume/decoding/record_decoder.py",
+        'if data is None and null != "decoded":',
+        "if False:",
+        (_RECORDS + "test_null_reaches_a_handler_whose_type_allows_it",),
+    ),
+    Mutant(
+        "null-decoded-without-its-rule",
+        "Of an Arrow batch with nulls, the typed handler itself decides.",
+        "coopconsume/worker/serial_runner.py",
+        " or any(batch.column(_COLUMNS[name]).null_count for name in parts.decode)",
+        "",
+        (_RECORDS + "test_null_reaches_a_handler_whose_type_allows_it",),
+    ),
+    Mutant(
+        "records-behind-an-undecodable-one-mixed",
+        "Behind a record that does not decode, each record has its own fields.",
+        "coopconsume/worker/row_records.py",
+        "if length_hint(cells) > rest:",
+        "if length_hint(cells) == self._rows:",
+        (_RECORDS + "test_each_record_has_its_own_fields",),
     ),
 ]

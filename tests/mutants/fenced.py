@@ -98,7 +98,7 @@ FENCED = [
     Mutant(
         "mark-with-a-nul-not-read",
         "The mark of an offset is read, whichever client has written it.",
-        "coopconsume/kafka/cluster.py",
+        "coopconsume/kafka/primary.py",
         '.removesuffix("\\0")',
         "",
         (

@@ -59,9 +59,9 @@ FILTERS = [
     Mutant(
         "filtered-counted-twice",
         "The final report counts what no progressive report has.",
-        "coopconsume/worker/outcome.py",
-        "self.report.stats.filtered = 0",
-        "self.report.stats.filtered += 0",
+        "coopconsume/worker/report_draft.py",
+        "self.done, self.filtered, self.failed = [], [], []",
+        "self.done, self.failed = [], []",
         (_FILTERS + "test_progressive_reports_have_what_is_filtered_once",),
     ),
     Mutant(
@@ -102,8 +102,8 @@ FILTERS = [
         "slow-handlers-behind-a-filter-read-little",
         "Filtered records do not shorten the window.",
         "coopconsume/runtime/plan/window.py",
-        "return running.plan.fraction * handled / (handled + running.filtered)",
-        "return running.plan.fraction",
+        "return run.plan.fraction * handled / (handled + run.filtered)",
+        "return run.plan.fraction",
         (_FILTERS + "test_a_window_is_as_long_as_its_handled_records_take",),
     ),
     Mutant(
@@ -142,8 +142,8 @@ FILTERS = [
         "filtered-rows-without-a-size",
         "The size of a record is that of all records read.",
         "coopconsume/worker/outcome.py",
-        "self.report.stats.rows += dropped.num_rows",
-        "self.report.stats.rows += 0",
+        "self.draft.rows += dropped.num_rows",
+        "self.draft.rows += 0",
         (_FILTERS + "test_the_rows_of_a_report_include_what_is_filtered",),
     ),
     Mutant(

@@ -21,11 +21,19 @@ _STOP = "tests/model/test_stop_without_broker.py::"
 
 GROUP = [
     Mutant(
+        "whole-partition-refused-for-its-parts",
+        "A member that goes on with a part may get the whole partition.",
+        "coopconsume/group/core.py",
+        "for share in shares:\n                if not share.key_range.is_full and without([share], kept):",
+        "for share in without(shares, kept):\n                if not share.key_range.is_full:",
+        (_CORE + "test_a_member_that_goes_on_with_a_part_may_get_the_whole_partition",),
+    ),
+    Mutant(
         "open-transaction-not-waited-for",
         "A partition starts from an offset that no open transaction can change.",
-        "coopconsume/group/epoch_assignment.py",
-        "primary = self.cluster.primary({*owned, *dealt} - stable.keys())",
-        "primary = self.cluster.primary()",
+        "coopconsume/group/loading.py",
+        "in_kafka = cluster.primary({*owned, *dealt} - stable.keys())",
+        "in_kafka = cluster.primary()",
         (
             "tests/broker/test_moved_offsets.py::test_a_transaction_that_commits_offsets_is_waited_for",
         ),
@@ -73,9 +81,9 @@ GROUP = [
     Mutant(
         "claimed-share-given-away",
         "A group works around what is claimed by hand.",
-        "coopconsume/group/core.py",
-        "        if claimed:\n            shares = {",
-        "        if False:\n            shares = {",
+        "coopconsume/group/dealing.py",
+        "    if rebalance.claimed:\n        shares = {",
+        "    if False:\n        shares = {",
         (_GROUP,),
     ),
     Mutant(
@@ -125,7 +133,7 @@ DRAIN = [
         "stopping-loop-looks-at-logs",
         "A job that stops makes no call to Kafka that it does not need.",
         "coopconsume/runtime/loop.py",
-        "        if not self._stopping:\n            self._look_at_logs(epoch_state)",
+        "        if not is_stopping:\n            self._look_at_logs(epoch_state)",
         "        self._look_at_logs(epoch_state)",
         (_STOP + "test_a_job_stops_and_commits_while_no_broker_answers[at work]",),
     ),
@@ -138,9 +146,17 @@ DRAIN = [
         (_STOP + "test_a_job_stops_and_commits_while_no_broker_answers[idle]",),
     ),
     Mutant(
+        "hand-over-outlives-a-stop",
+        "A hand-over waits for handlers no longer than a stop of the job does.",
+        "coopconsume/runtime/rebalance.py",
+        "self.hand_over.until = min(self.hand_over.until, instant)",
+        "pass",
+        ("tests/unit/runtime/test_completion.py::test_a_hand_over_waits_no_longer_than_a_stop",),
+    ),
+    Mutant(
         "stop-writes-offsets-to-no-broker",
         "A job that stops does not write the group's offsets if no broker has just answered.",
-        "coopconsume/runtime/loop.py",
+        "coopconsume/runtime/current_epoch.py",
         "within = 0.0 if is_away else _LAST_WRITE",
         "within = _LAST_WRITE",
         (_STOP + "test_a_job_stops_and_commits_while_no_broker_answers[idle]",),
@@ -148,8 +164,8 @@ DRAIN = [
     Mutant(
         "stop-waits-for-the-plan-of-a-batch",
         "A batch whose slots were stopped before they could start is not waited for.",
-        "coopconsume/runtime/dispatch/dispatcher.py",
-        "any(not running.is_withdrawn for running in self.of(epoch_state))",
+        "coopconsume/runtime/dispatch/active_runs.py",
+        "any(not run.is_withdrawn for run in self.of(epoch_state))",
         "bool(self.of(epoch_state))",
         (_STOP + "test_a_batch_that_spark_plans_is_not_waited_for[stop]",),
     ),
@@ -199,8 +215,8 @@ DRAIN = [
     Mutant(
         "nobody-waits-in-the-loop",
         "No handler starts on a share that is in doubt.",
-        "coopconsume/runtime/epoch_state.py",
-        "later = [gain for gain in self._gains(owned) if gain.until]",
+        "coopconsume/runtime/plan/partition_maker.py",
+        "later = [gain for gain in self.gains(owned) if gain.until]",
         "later = []",
         (
             _JOB + "test_the_next_owner_waits_for_the_life_of_a_batch",
@@ -229,7 +245,7 @@ TOPICS = [
     Mutant(
         "topic-left-behind",
         "A topic that is deleted before its records are done is a loss across a rebalance, too.",
-        "coopconsume/group/membership.py",
+        "coopconsume/group/rebalance_handler.py",
         "            self._check_left_behind()\n",
         "",
         (
@@ -239,18 +255,36 @@ TOPICS = [
     Mutant(
         "refused-member-reports",
         "Reports of a refused member change nothing in what is assigned.",
-        "coopconsume/group/core.py",
-        "accepted = [said for member, said in subscriptions.items() if member not in refused]",
-        "accepted = list(subscriptions.values())",
+        "coopconsume/group/dealing.py",
+        "_with_reports(accepted.values(), rebalance)",
+        "_with_reports(subscriptions.values(), rebalance)",
         (_CORE + "test_a_refused_member_reports_no_topics",),
     ),
     Mutant(
         "stalled-leader-notes-later",
         "A leader decides by the epoch that it noted when Kafka asked it.",
         "coopconsume/group/core.py",
-        "            shares,\n            noted,",
-        "            shares,\n            self.noted,",
+        "rebalance, assignor, group=self.group",
+        "type(rebalance)(**vars(rebalance) | {'noted': self.noted}), assignor, group=self.group",
         (_CORE + "test_a_stalled_leader_decides_by_what_it_noted_when_it_was_asked",),
+    ),
+    Mutant(
+        "leaving-consumer-begins",
+        "A consumer that leaves begins with no assignment that comes meanwhile.",
+        "coopconsume/group/current_assignment.py",
+        "is_open = not self.leaving.is_set()",
+        "is_open = True",
+        (
+            "tests/unit/group/test_current_assignment.py::test_a_consumer_that_leaves_begins_nothing_and_keeps_nobody_waiting",
+        ),
+    ),
+    Mutant(
+        "second-refusal-hides-the-first",
+        "A listener hears of lost key ranges also if the log refuses the member once more.",
+        "coopconsume/group/current_assignment.py",
+        "self._refused = refused or self._refused",
+        "self._refused = refused",
+        ("tests/unit/group/test_current_assignment.py::test_what_the_log_refused_is_said_once",),
     ),
     Mutant(
         "close-revokes-nothing",

@@ -69,9 +69,9 @@ IDENTITY = [
     Mutant(
         "ends-of-a-log-of-any-topic",
         "Where logs end counts only if their topics still have their ids after that.",
-        "coopconsume/runtime/epoch_state.py",
-        "            self._check_topics()\n            found = {tp",
-        "            found = {tp",
+        "coopconsume/runtime/log_watch.py",
+        "        self._check_topics()\n        found = {tp",
+        "        found = {tp",
         (_LONGER, _DELETED),
     ),
     Mutant(

@@ -6,6 +6,10 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
+_SPANS = "tests/unit/worker/test_handler_spans.py::"
+_LOGS = "tests/unit/worker/test_handler_logs.py::"
+_DISPLAY = "tests/unit/monitoring/test_line_display.py::"
+_SERVICES = "tests/unit/worker/test_services.py::"
 _HEADERS = "tests/unit/worker/test_retry_headers.py::"
 _CONCURRENCY = "tests/unit/worker/test_concurrency.py::"
 _LANES = "tests/model/test_lanes_model.py::test_any_slot_keeps_the_order_and_settles_every_row"
@@ -17,10 +21,137 @@ _OUTPUTS = "tests/model/test_job_outputs.py::"
 _REPLAY = "tests/model/test_replay.py::"
 _POLLING = "tests/model/test_polling_model.py::"
 _PUBLISHING = "tests/unit/sinks/test_publishing.py::"
+_SINKS = "tests/unit/sinks/test_sinks.py::"
 _COMMITTER = "tests/unit/runtime/test_committer.py::"
 _DELIVERIES = "tests/model/test_deliveries_model.py::"
 
 RETRIES = [
+    Mutant(
+        "generator-logs-after-its-call",
+        "The lines of a generator are those of its call.",
+        "coopconsume/worker/handler_calls.py",
+        "answer = answered(handler(given), given)",
+        "answer = handler(given)",
+        (_LOGS + "test_generators_and_frames_have_their_lines_too",),
+    ),
+    Mutant(
+        "span-is-not-the-current-one",
+        "Clients that a handler calls have their spans below that of the call.",
+        "coopconsume/worker/handler_spans.py",
+        "context.attach(trace.set_span_in_context(span, parent))",
+        "context.attach(parent)",
+        (_SPANS + "test_a_call_has_a_span_with_the_attributes_of_the_conventions",),
+    ),
+    Mutant(
+        "spans-are-exported-some-time",
+        "The spans of a task are exported at its end.",
+        "coopconsume/worker/slot.py",
+        "            journal.close()\n            export_spans()\n",
+        "            journal.close()\n",
+        (_SPANS + "test_spans_are_exported_at_the_end_of_a_task",),
+    ),
+    Mutant(
+        "frames-coroutine-without-its-call",
+        "The call of a frame handler ends when the coroutine ends that it has returned.",
+        "coopconsume/worker/slot.py",
+        "            handler = waiting(handler, self._policy.timeout)\n        spans = span_watcher(spec.query) if spec.has_spans else None\n        logs = log_watcher(spec.log_lines, lines)\n        watchers = [one for one in (spans, logs) if one is not None]\n        return watched(handler, watchers), state",
+        "            pass\n        spans = span_watcher(spec.query) if spec.has_spans else None\n        logs = log_watcher(spec.log_lines, lines)\n        watchers = [one for one in (spans, logs) if one is not None]\n        handler = watched(handler, watchers)\n        return waiting(handler, self._policy.timeout) if isinstance(handler, FrameHandler) else handler, state",
+        (_LOGS + "test_generators_and_frames_have_their_lines_too",),
+    ),
+    Mutant(
+        "lines-twice",
+        "What wraps our output, and is wrapped again, has each line once.",
+        "coopconsume/worker/handler_logs.py",
+        "if call is None or _within.output:",
+        "if call is None:",
+        (_LOGS + "test_lines_are_not_doubled_by_what_wraps_what_we_have_wrapped",),
+    ),
+    Mutant(
+        "lines-are-progress",
+        "A slot whose handler only logs has made no progress.",
+        "coopconsume/runtime/dispatch/slot_task.py",
+        "if report.has_progress:",
+        "if True:",
+        ("tests/unit/runtime/test_slot_reports.py::test_lines_of_handlers_are_no_progress",),
+    ),
+    Mutant(
+        "lines-beyond-a-second-are-lost",
+        "Lines of handlers that the driver does not show are counted.",
+        "coopconsume/monitoring/line_display.py",
+        "                    self._left_out += 1\n",
+        "                    pass\n",
+        (
+            _DISPLAY + "test_lines_are_shown_until_there_are_too_many_in_a_second",
+            _DISPLAY + "test_a_line_that_is_not_shown_in_time_holds_nothing_up",
+        ),
+    ),
+    Mutant(
+        "group-opens-a-circuit",
+        "A group of one error counts as the error.",
+        "coopconsume/worker/circuit_breaker.py",
+        "None if error is None else only_leaf(error)",
+        "error",
+        (_SERVICES + "test_a_circuit_opens_tries_and_closes",),
+    ),
+    Mutant(
+        "turn-of-a-closed-loop",
+        "A turn is not given to a call whose event loop was closed.",
+        "coopconsume/worker/concurrency_limit.py",
+        "if turn.loop is None or not turn.loop.is_closed():",
+        "if True:",
+        (_SERVICES + "test_a_loop_that_is_closed_leaves_its_turn_to_the_next",),
+    ),
+    Mutant(
+        "uncounted-start",
+        "A call after one that does not count is no first call.",
+        "coopconsume/worker/key_scheduler.py",
+        "return self._retries.pop(lane)[0].attempts + 1, True",
+        "return self._retries.pop(lane)[0].attempts + 1, False",
+        (
+            _HISTOGRAM
+            + "test_a_call_after_one_that_does_not_count_is_no_start_in_the_same_batch_either",
+        ),
+    ),
+    Mutant(
+        "postponed-is-not-failed",
+        "A record that no counted call has failed on is a failed one.",
+        "coopconsume/group/owned.py",
+        "return attempts > 0 or bool(error)",
+        "return attempts > 0",
+        ("tests/unit/runtime/test_job_verdict.py::test_its_partitions_decide",),
+    ),
+    Mutant(
+        "lines-of-earlier-calls",
+        "An error that is raised again has the lines of the last call alone.",
+        "coopconsume/worker/handler_logs.py",
+        "if not one.startswith(_TITLE)]",
+        "]",
+        (_LOGS + "test_an_error_that_is_raised_again_has_the_lines_of_the_last_call",),
+    ),
+    Mutant(
+        "refused-call-is-an-attempt",
+        "A record whose call no circuit lets pass loses no attempt.",
+        "coopconsume/worker/outcome.py",
+        "        attempt -= not verdict.is_counted\n",
+        "",
+        (_SERVICES + "test_a_destination_that_fails_costs_few_attempts_and_no_other_destination",),
+    ),
+    Mutant(
+        "cancelled-call-keeps-its-turn",
+        "The turn of a call that is cancelled goes to the next one.",
+        "coopconsume/worker/concurrency_limit.py",
+        "        if is_given:\n            self._end()",
+        "        del is_given",
+        (_SERVICES + "test_a_call_that_is_cancelled_leaves_its_turn_to_the_next",),
+    ),
+    Mutant(
+        "every-call-tries-a-circuit",
+        "After the pause of a circuit one call tries.",
+        "coopconsume/worker/circuit_breaker.py",
+        "if wait <= 0 and not circuit.is_tried:",
+        "if wait <= 0:",
+        (_SERVICES + "test_many_coroutines_make_one_trial_call",),
+    ),
     Mutant(
         "parked-without-its-note",
         "A record that is parked is pending once its dead letter is written.",
@@ -42,7 +173,7 @@ RETRIES = [
     Mutant(
         "running-call-counted",
         "A handler call is counted once it has ended.",
-        "coopconsume/worker/slot.py",
+        "coopconsume/worker/row_progress.py",
         "self._count_calls(starts, self.started[blocks.stop : blocks.stop + 1])",
         "self._count_calls(pa.array(self.started[blocks.start : blocks.stop + 1]), self.started[blocks.stop : blocks.stop + 1])",
         (_HISTOGRAM + "test_calls_of_a_plain_handler_last_until_the_next_one",),
@@ -50,7 +181,7 @@ RETRIES = [
     Mutant(
         "block-counted-as-one-call",
         "Each call of a block that is timed as a whole counts.",
-        "coopconsume/worker/slot.py",
+        "coopconsume/worker/row_progress.py",
         "calls.counts[0] += (self._block - 1) * len(begun)",
         "pass",
         (_HISTOGRAM + "test_calls_that_take_microseconds_are_timed_in_blocks",),
@@ -58,7 +189,7 @@ RETRIES = [
     Mutant(
         "slow-calls-timed-in-blocks",
         "Only calls that take microseconds are timed in blocks.",
-        "coopconsume/worker/slot.py",
+        "coopconsume/worker/row_progress.py",
         "time.time() - self.started[0] < rows * _FAST",
         "True",
         (_HISTOGRAM + "test_calls_that_take_microseconds_are_timed_in_blocks",),
@@ -66,16 +197,16 @@ RETRIES = [
     Mutant(
         "calls-in-two-reports",
         "A handler call is in one report.",
-        "coopconsume/worker/outcome.py",
-        "calls, self.report.stats.calls = self.report.stats.calls, Histogram()",
-        "calls = self.report.stats.calls",
+        "coopconsume/worker/report_draft.py",
+        "self._reads, self.starts, self.calls = Reads(), Histogram(), Histogram()",
+        "self._reads, self.starts = Reads(), Histogram()",
         (_HISTOGRAM + "test_calls_of_a_plain_handler_last_until_the_next_one",),
     ),
     Mutant(
         "concurrent-calls-not-timed",
         "Calls that run side by side are timed, too.",
         "coopconsume/worker/key_scheduler.py",
-        "self._outcome.report.stats.calls.add_all(pa.array(self._calls))",
+        "draft.calls.add_all(pa.array(self._calls))",
         "pass",
         (_HISTOGRAM + "test_a_slot_counts_the_time_of_each_handler_call",),
     ),
@@ -153,14 +284,14 @@ RETRIES = [
         "events-not-traced",
         "A trace contains each event that the loop handles.",
         "coopconsume/runtime/loop.py",
-        "        self._trace.write(event)\n        match event:",
+        "        self._context.trace.write(event)\n        match event:",
         "        match event:",
         (_REPLAY + "test_a_failing_job_decides_the_same_when_it_is_replayed",),
     ),
     Mutant(
         "due-ignored",
         "A failed record starts again when it is due, not before.",
-        "coopconsume/runtime/plan/cursor.py",
+        "coopconsume/runtime/plan/waiting_records.py",
         "while waiting is not None and waiting.due <= now:",
         "while waiting is not None:",
         (_PLAN + "test_a_failed_record_waits_until_it_is_due_and_its_key_with_it",),
@@ -220,6 +351,30 @@ RETRIES = [
 ]
 
 OUTPUTS = [
+    Mutant(
+        "created-without-partition-columns",
+        "The first rows create a table with the partition columns that are asked for.",
+        "coopconsume/sinks/table.py",
+        "partition_by=self._partition_by or None,",
+        "",
+        (_SINKS + "test_the_first_rows_create_a_partitioned_table",),
+    ),
+    Mutant(
+        "other-partition-columns-taken",
+        "A table with other partition columns than those that are asked for is refused.",
+        "coopconsume/sinks/table.py",
+        "if wanted and {*wanted} != {*there}:",
+        "if wanted and there and {*wanted} != {*there}:",
+        (_SINKS + "test_a_table_with_other_partition_columns_is_refused",),
+    ),
+    Mutant(
+        "merge-into-a-clustered-table",
+        "A job whose merges can never be written is refused before it starts.",
+        "coopconsume/sinks/table.py",
+        "refused_feature(features, appends=not self.merges)",
+        "refused_feature(features, appends=True)",
+        (_SINKS + "test_a_clustered_table_is_appended_to_and_not_merged_into",),
+    ),
     Mutant(
         "a-topic-that-is-created-must-exist",
         "A job starts without the topic that `deadLetterPartitions` creates.",
@@ -300,8 +455,8 @@ OUTPUTS = [
         "publishing-blocks-commits",
         "Outputs are published beside the commits.",
         "coopconsume/runtime/commit/committer.py",
-        "if self.is_busy or self._looks_at_decisions():",
-        "if self.is_busy or self._mirror.is_busy or self._looks_at_decisions():",
+        "if self._thread.is_busy or self.watch.refused_for(now) > 0:",
+        "if self._thread.is_busy or self._mirror.is_busy or self.watch.refused_for(now) > 0:",
         (_COMMITTER + "test_commits_go_on_while_a_topic_does_not_take_outputs",),
     ),
     Mutant(
@@ -490,14 +645,14 @@ DENIED = [
         "retries-count-as-starts",
         "The time to the handler counts once for a record: at its first attempt.",
         "coopconsume/worker/key_scheduler.py",
-        "if attempt == 1 and timestamp >= 0:",
+        "if not is_again and timestamp >= 0:",
         "if timestamp >= 0:",
         (_HISTOGRAM + "test_a_slot_counts_the_starts_of_first_attempts",),
     ),
     Mutant(
         "blocked-rows-count-as-starts",
         "A record that waits behind an earlier one of its key has not started.",
-        "coopconsume/worker/slot.py",
+        "coopconsume/worker/row_progress.py",
         "            self.started[number // self._block] = math.nan\n",
         "            pass\n",
         (_HISTOGRAM + "test_a_slot_counts_the_starts_of_first_attempts",),

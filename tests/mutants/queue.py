@@ -8,10 +8,19 @@ from tests.mutants.mutant import Mutant
 
 _REPLICA = "coopconsume/queue/replica.py"
 _MEMBER = "coopconsume/queue/member.py"
+_REPLICAS = "coopconsume/queue/replica_set.py"
+_ACQUISITIONS = "coopconsume/queue/acquisitions.py"
+_ACKNOWLEDGEMENTS = "coopconsume/queue/acknowledgements.py"
+_HOLDS = "coopconsume/queue/own_holds.py"
+_REPAIR = "coopconsume/queue/replica_repair.py"
 _TIMING = "coopconsume/queue/timing.py"
 _LOG = "coopconsume/queue/log.py"
 _TABLE = "coopconsume/queue/table_log.py"
 _CONSUMER = "coopconsume/queue/consumer.py"
+_HELD_RECORDS = "coopconsume/queue/held_records.py"
+_RECORD_SOURCE = "coopconsume/queue/record_source.py"
+_COMMITTER = "coopconsume/queue/committer.py"
+_OFFSETS = "coopconsume/queue/group_offsets.py"
 _COMMIT = "tests/unit/queue/test_queue_commit.py::"
 _BROKER = "tests/broker/test_queue.py::"
 _TABLES = "tests/unit/queue/test_table_log.py::"
@@ -107,7 +116,7 @@ QUEUE = [
         "queue-judges-half-of-a-log",
         "A log that is read again is judged once it was read up to its end.",
         _CONSUMER,
-        "        self._session.wait_until_read(patience)\n",
+        "        session.wait_until_read(patience)\n",
         "",
         (_LOGS + "test_what_is_written_where_a_log_was_cut_is_handed_out",),
     ),
@@ -115,16 +124,16 @@ QUEUE = [
         "queue-begins-with-half-of-a-log",
         "A partition has begun for a consumer once a majority of the logs was read to their ends.",
         _SESSION,
-        "lambda: self.has_majority and self.member.has_begun(logs)",
-        "lambda: self.member.has_begun(logs)",
+        "lambda: self.has_majority and has_begun(logs)",
+        "lambda: has_begun(logs)",
         (_SESSIONS + "test_partitions_have_begun_once_their_log_was_read_up_to_its_end",),
     ),
     Mutant(
         "queue-mirrors-half-of-a-log",
         "The group's offset in Kafka is taken from logs that were read up to their ends.",
-        _CONSUMER,
-        "if is_early or not session.has_majority:",
-        "if is_early:",
+        _OFFSETS,
+        "if not session.has_majority:",
+        "if False:",
         (_COMMIT + "test_the_groups_offset_is_not_taken_from_half_of_a_log",),
     ),
     Mutant(
@@ -154,9 +163,9 @@ QUEUE = [
     Mutant(
         "queue-letters-hold-back-acknowledgements",
         "Acknowledgements count while dead letters cannot be written.",
-        _CONSUMER,
+        _COMMITTER,
         "        self._settle(session, ACCEPT, RELEASE, RENEW)\n        problem: ",
-        "        self._write_letters()\n        self._settle(session, ACCEPT, RELEASE, RENEW)\n        problem: ",
+        "        if letters is not None:\n            self._write_letters(session, letters, topic_id)\n        self._settle(session, ACCEPT, RELEASE, RENEW)\n        problem: ",
         (_COMMIT + "test_what_is_done_counts_while_dead_letters_cannot_be_written",),
     ),
     Mutant(
@@ -170,7 +179,7 @@ QUEUE = [
     Mutant(
         "queue-lists-all-done-offsets",
         "A queue begins at any offset: a row does not list all that are done.",
-        _MEMBER,
+        _REPLICAS,
         "if done.stable_offset > MOST_LISTED:",
         "if done.stable_offset > 2**40:",
         (_RULES + "test_a_queue_begins_at_any_offset",),
@@ -288,17 +297,17 @@ QUEUE = [
     Mutant(
         "queue-reason-that-is-no-text",
         "The reason of a rejection becomes text that UTF-8 can hold.",
-        _CONSUMER,
-        "held.reason = kind, seconds, reason_of(reason)",
-        "held.reason = kind, seconds, reason",
+        _HELD_RECORDS,
+        "held.reason = kind, delay, reason_of(reason)",
+        "held.reason = kind, delay, reason",
         (_COMMIT + "test_the_reason_of_a_rejection_may_be_anything",),
     ),
     Mutant(
         "queue-acquisition-outlasts-its-hold",
         "An acquisition ends with its hold, so that the call that waits for it gets its result.",
-        _MEMBER,
-        "found.deadline = min(found.until, now + self.limit.seconds)",
-        "found.deadline = now + self.limit.seconds",
+        _ACQUISITIONS,
+        "found.deadline = min(found.until, now + self._requests.limit.seconds)",
+        "found.deadline = now + self._requests.limit.seconds",
         (_RULES + "test_an_acquisition_ends_with_its_hold",),
     ),
     Mutant(
@@ -382,15 +391,15 @@ QUEUE = [
     Mutant(
         "queue-minority-grants",
         "A consumer gets what a majority of the replicas granted.",
-        _MEMBER,
-        "self._majority = replicas // 2 + 1",
-        "self._majority = 1",
+        _REPLICAS,
+        "self.majority = count // 2 + 1",
+        "self.majority = 1",
         (_RULES + "test_a_majority_grants_and_a_minority_does_not", _MODEL),
     ),
     Mutant(
         "queue-tombstone-of-one-replica-ignored",
         "What one replica reports as done is not handed out.",
-        _MEMBER,
+        _ACQUISITIONS,
         "granted = minus(granted, answer.tomb)",
         "pass",
         (_RULES + "test_a_done_offset_on_any_replica_is_not_handed_out",),
@@ -398,7 +407,7 @@ QUEUE = [
     Mutant(
         "queue-late-answer-grants",
         "An answer after the end of the hold grants nothing.",
-        _MEMBER,
+        _ACQUISITIONS,
         "if found.is_local and now < found.until:",
         "if found.is_local:",
         (_RULES + "test_an_answer_after_the_hold_grants_nothing",),
@@ -406,15 +415,15 @@ QUEUE = [
     Mutant(
         "queue-acknowledged-while-it-is-acquired",
         "Acknowledged offsets are withdrawn from the acquisition in flight.",
-        _MEMBER,
-        "self._acquisition.asked = minus(self._acquisition.asked, offsets)",
+        _ACQUISITIONS,
+        "self._current.asked = minus(self._current.asked, offsets)",
         "pass",
         (_RULES + "test_a_late_acknowledgement_withdraws_its_offsets_from_an_acquisition", _MODEL),
     ),
     Mutant(
         "queue-local-answer-restores-withdrawn-offsets",
         "The answer of the local replica does not bring back what was withdrawn.",
-        _MEMBER,
+        _ACQUISITIONS,
         "found.asked = common(answer.ok, found.asked)",
         "found.asked = answer.ok",
         (_RULES + "test_a_late_acknowledgement_withdraws_its_offsets_from_an_acquisition",),
@@ -422,7 +431,7 @@ QUEUE = [
     Mutant(
         "queue-acknowledged-before-its-grant-is-used",
         "Acknowledged offsets are withdrawn from grants that were not used.",
-        _MEMBER,
+        _ACQUISITIONS,
         "Granted(minus(found.offsets, offsets), found.until) for found in self._granted",
         "Granted(found.offsets, found.until) for found in self._granted",
         (_RULES + "test_a_late_acknowledgement_withdraws_its_offsets_from_a_grant",),
@@ -430,15 +439,15 @@ QUEUE = [
     Mutant(
         "queue-acquisition-takes-a-later-number",
         "All rows of an acquisition have one number.",
-        _MEMBER,
+        _ACQUISITIONS,
         "self._acquire_row(found.request, found.asked)",
-        "self._acquire_row(self._request, found.asked)",
+        "self._acquire_row(self._requests.number, found.asked)",
         (_RULES + "test_a_late_acknowledgement_withdraws_its_offsets_from_an_acquisition",),
     ),
     Mutant(
         "queue-late-renewal-counts",
         "A renewal counts only before its hold would have ended.",
-        _MEMBER,
+        _ACKNOWLEDGEMENTS,
         'return self.row.kind == "renew" and now >= self.until',
         "return False",
         (_RULES + "test_a_renewal_that_takes_longer_than_its_hold_is_refused",),
@@ -446,15 +455,15 @@ QUEUE = [
     Mutant(
         "queue-lost-replica-learns-from-a-minority",
         "A replica that lost its log learns what is done from a majority of the others.",
-        _MEMBER,
-        "if known and len(read) < self._majority and len(readable) < len(self.states):",
+        _REPLICAS,
+        "if known and len(read) < self.majority and len(readable) < len(self.states):",
         "if known and not read:",
         (_RULES + "test_a_replica_without_its_log_does_not_learn_from_a_minority",),
     ),
     Mutant(
         "queue-minority-keeps-its-grant",
         "What has no majority is released.",
-        _MEMBER,
+        _ACQUISITIONS,
         "return [AppendRow(replica, row) for replica in found.replicas]",
         "return []",
         (_RULES + "test_a_majority_grants_and_a_minority_does_not",),
@@ -462,49 +471,49 @@ QUEUE = [
     Mutant(
         "queue-own-records-acquired-again",
         "A consumer does not ask for what it has.",
-        _MEMBER,
-        "for until, offsets in (*self._waiting, *self._mine):",
-        "for until, offsets in self._waiting:",
+        _ACQUISITIONS,
+        "                *self._holds.of(partition, now),\n",
+        "",
         (_RULES + "test_a_consumer_does_not_acquire_what_it_has_when_its_local_replica_changes",),
     ),
     Mutant(
         "queue-own-hold-extended-without-a-count",
         "What a consumer had, and acquires again, was delivered before.",
         _MEMBER,
-        "        rows = self._end_mine(now)\n        local = self._first()",
-        "        rows: list[AppendRow] = []\n        local = self._first()",
+        "[*self._end_holds(now), *self._acquisitions.start(limit, ends, now)]",
+        "self._acquisitions.start(limit, ends, now)",
         (_RULES + "test_what_a_consumer_had_and_acquires_again_is_its_second_delivery",),
     ),
     Mutant(
         "queue-own-hold-ends-early",
         "A consumer does not acquire again what others may not have yet.",
-        _MEMBER,
-        "self._mine.append((found.until + self._hold * MARGIN, granted))",
-        "self._mine.append((found.until, granted))",
+        _HOLDS,
+        "self._held.append((until + self.seconds * MARGIN, offsets))",
+        "self._held.append((until, offsets))",
         (_RULES + "test_what_a_consumer_had_and_acquires_again_is_its_second_delivery",),
     ),
     Mutant(
         "queue-own-end-taken-for-an-answer",
         "Each acknowledgement is answered, by an answer to it.",
         _MEMBER,
-        "        self._request += 1  # its answers are no answers to an acknowledgement\n",
-        "",
+        "self._requests.new_number()  # its answers",
+        "self._requests.number  # its answers",
         (_RULES + "test_the_end_of_an_own_hold_is_no_answer_to_an_acknowledgement",),
     ),
     Mutant(
         "queue-own-end-ends-a-renewed-hold",
         "A consumer does not end a hold that it has renewed.",
         _MEMBER,
-        "        later += [settling.row.offsets for settling in self._settling.values()]\n",
-        "",
+        "self._holds.end(now, self._acknowledgements.offsets())",
+        "self._holds.end(now, [])",
         (_RULES + "test_a_renewed_hold_outlives_the_end_of_the_first_one",),
     ),
     Mutant(
         "queue-failed-offsets-first",
         "After a failure other offsets come first.",
-        _MEMBER,
-        "for until, offsets in (*self._waiting, *self._mine):",
-        "for until, offsets in self._mine:",
+        _ACQUISITIONS,
+        "                *(offsets[partition] for _, offsets in paused if partition in offsets),\n",
+        "",
         (_RULES + "test_other_offsets_are_asked_for_after_a_failure",),
     ),
     Mutant(
@@ -518,15 +527,15 @@ QUEUE = [
     Mutant(
         "queue-acknowledgement-not-repeated",
         "An acknowledgement is repeated until a majority has it.",
-        _MEMBER,
-        "rows += [self._send(replica, settling.row, now) for replica in silent]",
+        _ACKNOWLEDGEMENTS,
+        "rows += [self._requests.send(replica, settled.row, now) for replica in silent]",
         "pass",
         (_RULES + "test_an_acknowledgement_needs_a_majority",),
     ),
     Mutant(
         "queue-lacking-tombstones-not-written",
         "A replica that was away gets the tombstones that it lacks.",
-        _MEMBER,
+        _REPAIR,
         "if lasting:",
         "if lasting and not missing:",
         (_RULES + "test_replicas_that_lack_tombstones_get_them",),
@@ -534,7 +543,7 @@ QUEUE = [
     Mutant(
         "queue-lost-replica-begins-empty",
         "A replica that lost its log learns what is done before it grants.",
-        _MEMBER,
+        _REPLICAS,
         "done = _all_done(known, partition) if known else",
         "done = PartitionCommits(source.start) if known else",
         (_RULES + "test_a_replica_without_its_log_learns_what_is_done_before_it_grants",),
@@ -542,7 +551,7 @@ QUEUE = [
     Mutant(
         "queue-silent-replica-stays-first",
         "The next replica is asked first while the local one is silent.",
-        _MEMBER,
+        _ACQUISITIONS,
         "self._silent.update(r for r in found.replicas if r not in found.answers)",
         "pass",
         (
@@ -553,16 +562,16 @@ QUEUE = [
     Mutant(
         "queue-rest-is-never-asked",
         "All replicas are asked before a majority is given up.",
-        _MEMBER,
-        "rows += more or self._decide(found, now)",
-        "rows += self._decide(found, now)",
+        _ACQUISITIONS,
+        "return more or self._decide(found, now)",
+        "return self._decide(found, now)",
         (_RULES + "test_the_rest_is_asked_if_a_majority_does_not_answer_in_time",),
     ),
     Mutant(
         "queue-refusal-ends-an-acquisition",
         "All replicas are asked before one that refuses decides.",
-        _MEMBER,
-        "rows += self._ask(found, len(self.states), now) or self._decide(found, now)",
+        _ACQUISITIONS,
+        "rows += self._ask(found, len(self._replicas.states), now) or self._decide(found, now)",
         "rows += self._decide(found, now)",
         (_RULES + "test_the_rest_is_asked_if_a_majority_does_not_grant",),
     ),
@@ -753,15 +762,15 @@ QUEUE = [
     Mutant(
         "queue-acquisition-outlives-its-topic",
         "An acquisition in a former topic grants nothing.",
-        _MEMBER,
-        "self._acquisition.asked = rest(self._acquisition.asked)",
+        _ACQUISITIONS,
+        "self._current.asked = without(self._current.asked, partitions)",
         "pass",
         (_SOURCE + "test_what_concerns_a_former_topic_ends_in_its_consumer",),
     ),
     Mutant(
         "queue-tombstone-of-a-former-topic-is-copied",
         "A tombstone is copied for the log that it was written for.",
-        _MEMBER,
+        _ACQUISITIONS,
         "elif tomb := common(answer.tomb, found.asked):",
         "elif tomb := answer.tomb:",
         (_SOURCE + "test_an_answer_about_a_former_topic_marks_nothing_of_the_new_one",),
@@ -785,7 +794,7 @@ QUEUE = [
     Mutant(
         "queue-leader-epoch-is-not-noted",
         "A new leader epoch is noted.",
-        _MEMBER,
+        _REPLICAS,
         "is_news = source.epoch > state.epoch(partition)",
         "is_news = False",
         (_SOURCE + "test_another_leader_is_noted_once",),
@@ -793,8 +802,8 @@ QUEUE = [
     Mutant(
         "queue-away-replica-is-asked-first",
         "A replica without the logs of the topic is not asked first.",
-        _MEMBER,
-        "key=lambda r: (self._lacks_logs(r), r in self._silent)",
+        _ACQUISITIONS,
+        "key=lambda r: (self._replicas.lacks_logs(r), r in self._silent)",
         "key=lambda r: (False, r in self._silent)",
         (_SOURCE + "test_a_replica_that_was_away_learns_the_log_from_a_majority",),
     ),
@@ -809,8 +818,8 @@ QUEUE = [
     Mutant(
         "queue-records-fetched-of-a-former-topic",
         "A client that may have fetched records of a former topic reads no more.",
-        _CONSUMER,
-        "            self._source.close()\n            self._source = None\n",
+        _RECORD_SOURCE,
+        "            self._reader.close()\n            self._reader = None\n",
         "            pass\n",
         (_LOGS + "test_a_topic_that_was_created_again_is_handed_out_from_its_start",),
     ),
@@ -873,9 +882,9 @@ QUEUE = [
     Mutant(
         "queue-letter-of-a-record-that-another-has",
         "A rejected record whose hold has ended gets a letter only if nobody else has it.",
-        _CONSUMER,
-        "if held.kind is REJECT and held.until < soon:",
-        "if False:",
+        _HELD_RECORDS,
+        "if held.kind is REJECT and held.until < soon",
+        "if False",
         (_COMMIT + "test_a_rejected_record_that_another_consumer_has_gets_no_letter",),
     ),
     Mutant(
@@ -897,9 +906,9 @@ QUEUE = [
     Mutant(
         "queue-renewals-are-kept",
         "A renewed hold takes the place of the one before.",
-        _MEMBER,
-        "self._mine = [(at, minus(earlier, held)) for at, earlier in self._mine]",
-        "pass",
+        _HOLDS,
+        "        self.remove(offsets)\n",
+        "",
         (_RULES + "test_a_renewed_hold_takes_the_place_of_the_one_before",),
     ),
     Mutant(

@@ -17,7 +17,7 @@ _PLANTED = "tests/model/test_checker_planted.py::test_a_fault_planted_in_a_right
 _NOTE = "coopconsume/state/note.py"
 _RESETTING = "coopconsume/state/resetting.py"
 _RESET = "tests/unit/state/test_state_reset.py::"
-_RUNNER = "coopconsume/worker/slot.py"
+_RUNNER = "coopconsume/worker/row_progress.py"
 _IN_REPORTS = (
     "tests/model/test_progress_model.py"
     "::test_changes_of_the_state_are_in_the_reports_of_their_records"
@@ -102,8 +102,8 @@ STATE = [
         "state-unreadable-leaves-doubt",
         "A slot that has started nothing leaves nothing in doubt.",
         "coopconsume/runtime/dispatch/dispatcher.py",
-        "return set(self.barred) | {",
-        "return {*self.barred, *self.failing} | {",
+        "return set(self.slots.barred) | {\n",
+        "return {*self.slots.barred, *self.slots.failing} | {\n",
         (_MOVING + "test_a_slot_that_cannot_read_the_state_leaves_nothing_in_doubt",),
     ),
     Mutant(
@@ -133,8 +133,8 @@ STATE = [
     Mutant(
         "changes-of-gained-keys-not-looked-at",
         "The changes of an earlier owner count as soon as its key ranges have come.",
-        "coopconsume/runtime/loop.py",
-        "            self._job_spec.state.extend(gained)",
+        "coopconsume/runtime/group_requests.py",
+        "            self._state.extend(gained)",
         "            pass",
         (_COME_BACK,),
     ),
@@ -165,16 +165,16 @@ STATE = [
     Mutant(
         "key-moves-before-its-changes",
         "A key moves to another slot after its changes are written.",
-        "coopconsume/runtime/dispatch/dispatcher.py",
-        "{s for s in range(self._slots) if not written(s)}",
+        "coopconsume/runtime/dispatch/batch_planner.py",
+        "{s for s in range(self._slot_count) if not written(s)}",
         "set()",
         (_TO_ANOTHER_SLOT,),
     ),
     Mutant(
         "key-moves-from-a-slow-handler",
         "A key moves to another slot after its slow handler has ended.",
-        "coopconsume/runtime/dispatch/dispatcher.py",
-        "{s for one in self.of(epoch_state) for s in one.kept if s in one.waiting}",
+        "coopconsume/runtime/dispatch/batch_planner.py",
+        "{task.slot for task in tasks if task.is_keeping}",
         "set()",
         (_TO_ANOTHER_SLOT,),
     ),
@@ -205,7 +205,7 @@ STATE = [
     Mutant(
         "earlier-state-from-a-later-snapshot",
         "The state of an earlier commit is read from a snapshot that has no later one.",
-        _CHANGELOG,
+        "coopconsume/state/snapshots.py",
         "one.commits is not None and one.commits <= commits",
         "one.commits is not None",
         (_WORLD,),
@@ -213,7 +213,7 @@ STATE = [
     Mutant(
         "state-below-an-offset-from-a-higher-snapshot",
         "The state below an offset is read from a snapshot without a higher one.",
-        _CHANGELOG,
+        "coopconsume/state/snapshots.py",
         "one.top is not None and one.top < offset",
         "one.top is not None",
         (_WORLD,),
@@ -414,8 +414,8 @@ STATE = [
         "changes-lost-on-the-wire",
         "Progressive reports have the changes of the state.",
         "coopconsume/worker/channel/messages.py",
-        'report.changes = parts.take(header["changes"])',
-        'parts.take(header["changes"])',
+        'changes=parts.take(header["changes"]),',
+        'changes=parts.take(header["changes"]) and None,',
         (_TESTS + "test_a_progressive_report_has_changes",),
     ),
     Mutant(
@@ -454,8 +454,8 @@ STATE = [
         "repeat-counts-by-its-answer",
         "Whether a commit counted is decided by the log and not by a repeated answer.",
         "commits/store.py",
-        "return commit_id in self._log.state.group(self._cluster, group).counted",
-        "return commit_id in self._log.state.group(self._cluster, group).answers",
+        "return commit_id in self._log.group(self._cluster, group).counted",
+        "return commit_id in self._log.group(self._cluster, group).answers",
         (
             "tests/unit/commits/test_commit_store.py::test_whether_a_commit_counted_is_known_without_its_answer",
         ),

@@ -8,6 +8,7 @@ _PLACES = "tests/unit/test_table_places.py::"
 _NESTED = (_PLACES + "test_a_table_inside_another_one_is_refused_both_ways",)
 _LINKS = (_PLACES + "test_symbolic_links_and_tables_of_others_are_seen",)
 _EACH = (_PLACES + "test_each_table_of_a_job_and_a_queue_is_checked",)
+_TRIAL = "tests/unit/commits/test_place_trial.py::"
 _RULE, _COMMITS = "coopconsume/table_places.py", "commits/places.py"
 _JOB, _QUEUE = "coopconsume/runtime/checks.py", "coopconsume/queue/settings.py"
 
@@ -83,5 +84,21 @@ TABLE_PLACES = [
                 "else [place]",
             ),
         )
+    ),
+    Mutant(
+        "place-that-overwrites-is-taken",
+        "A place that overwrites a file is refused, also if it says that it has not.",
+        "commits/place_trial.py",
+        'and files.read(name) == b"1"',
+        "",
+        (_TRIAL + "test_a_place_that_overwrites_is_refused",),
+    ),
+    Mutant(
+        "trial-stays",
+        "What a trial has created is removed.",
+        "commits/place_trial.py",
+        "        files.remove(name)",
+        "        pass",
+        (_TRIAL + "test_a_folder_is_tried_and_left_as_it_was",),
     ),
 ]

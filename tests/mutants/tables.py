@@ -10,8 +10,28 @@ _FEATURES = "test_a_table_with_a_feature_of_writers_is_refused_and_can_be_moved"
 _TABLE_FILES = "tests/unit/commits/test_table_files.py::"
 _STATE = "tests/unit/commits/test_table_state.py::"
 _STORES = "tests/unit/commits/test_commit_object_stores.py::"
+_OF_STATE = "tests/unit/state/test_state.py::"
+_LOCK = "tests/unit/test_interpreter_lock.py::"
+
+_KEPT = "tests/unit/commits/test_kept_tables.py::"
 
 TABLES = [
+    Mutant(
+        "kept-table-loses-chunks",
+        "The chunks in a snapshot of an older version are held on.",
+        "commits/snapshot.py",
+        '_acquisitions_from_plain(plain.get("acquisitions", ()), plain.get("watched", ()))',
+        '_acquisitions_from_plain((), plain.get("watched", ()))',
+        (_KEPT + "test_a_kept_table_is_read_as_its_version_reads_it",),
+    ),
+    Mutant(
+        "kept-table-loses-settings",
+        "The settings in a snapshot of an older version hold on.",
+        "commits/snapshot.py",
+        'settings=_settings_from_plain(head.detail["settings"])',
+        "settings={}",
+        (_KEPT + "test_a_kept_table_is_read_as_its_version_reads_it",),
+    ),
     *(
         Mutant(f"store-{name}", text, "commits/table_files.py", old, new, (_TABLE_FILES + test,))
         for name, text, old, new, test in [
@@ -53,8 +73,8 @@ TABLES = [
                 "of-removals-conflicts",
                 "An append goes on behind removals of rows.",
                 "commits/table_appender.py",
-                "opened.log.append(actions, {}, token, conflicts=_changes_table)",
-                "opened.log.append(actions, {}, token)",
+                "opened.log.append(actions, {}, token, files=files, conflicts=_changes_table)",
+                "opened.log.append(actions, {}, token, files=files)",
                 "test_a_removal_beside_appends_makes_no_second_file",
             ),
             (
@@ -69,8 +89,8 @@ TABLES = [
                 "to-another-table",
                 "An entry is created behind one that is there.",
                 "commits/table_appender.py",
-                "            opened.log.is_newest_there,\n",
-                "",
+                "calls = [opened.log.is_newest_there]",
+                "calls = [lambda: True]",
                 "test_a_table_that_takes_the_place_of_another_gets_the_next_version",
             ),
             (
@@ -257,5 +277,21 @@ TABLES = [
                 "is_written=False)",
             ),
         ]
+    ),
+    Mutant(
+        "notes-by-the-history",
+        "Other threads run while a store answers what writers noted in a table's log.",
+        "commits/table_notes.py",
+        "files = files_of(uri, options)",
+        'files = files_of("none://" + uri, options)',
+        (_LOCK + "test_no_call_holds_the_interpreter_while_a_store_answers[s3]",),
+    ),
+    Mutant(
+        "notes-with-a-gap",
+        "A reader of a state whose next entries were removed is restored.",
+        "coopconsume/state/changelog.py",
+        "is_known = len(notes) == max(notes, default=have) - have > 0",
+        "is_known = bool(notes)",
+        (_OF_STATE + "test_old_entries_of_the_changelog_go_and_an_older_store_is_restored",),
     ),
 ]

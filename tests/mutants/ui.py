@@ -1,13 +1,35 @@
-"""Faults of the live page, and of the verdict on a group."""
+"""Faults of the live page, of the exporter, and of the verdict on a group."""
 
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
 _UNIT = "tests/unit/ui/test_live_page.py::"
+_MOVES = "tests/unit/admin/test_offset_moves.py::"
+_OVERVIEW = "tests/unit/admin/test_overview.py::"
+_EXPORTER = "tests/unit/admin/test_exporter.py::"
 _VERDICT = "tests/unit/monitoring/test_verdict.py::"
+_TERMINAL = "tests/unit/cli/test_terminal.py::"
+_RETENTION = "tests/model/test_retention_watch.py::"
+_EXPIRING = "tests/unit/kafka/test_retention.py::"
 
 UI = [
+    Mutant(
+        "groups-without-expiry-looked-at-again",
+        "A group is looked at again only if something of it expires.",
+        "coopconsume/kafka/retention.py",
+        "left = {group: left[group] for group in nearer}",
+        "left = left if nearer else {}",
+        (_EXPIRING + "test_any_number_of_groups_is_foreseen_by_the_same_requests",),
+    ),
+    Mutant(
+        "expiry-of-other-groups",
+        "What retention deletes next is counted of the group's own partitions.",
+        "coopconsume/kafka/retention.py",
+        "for group, partitions in groups.items()\n        }\n",
+        "for group, partitions in [(g, next(iter(groups.values()))) for g in groups]\n        }\n",
+        (_EXPIRING + "test_any_number_of_groups_is_foreseen_by_the_same_requests",),
+    ),
     Mutant(
         "page-needs-no-cookie",
         "Files and data of the page need the cookie.",
@@ -49,6 +71,38 @@ UI = [
         (_UNIT + "test_requests_that_change_something_need_the_secret_and_the_switch",),
     ),
     Mutant(
+        "blocked-key-of-a-higher-record",
+        "A key is blocked by the lowest of its failed records.",
+        "coopconsume/admin/overview/blocked.py",
+        "elif record.offset <= lowest",
+        "elif record.offset >= lowest",
+        (_UNIT + "test_each_blocked_key_has_the_records_behind_it_and_the_command_that_decides",),
+    ),
+    Mutant(
+        "blocker-ages-while-nobody-reads",
+        "The age of a blocker is that of the reading.",
+        "coopconsume/admin/overview/metrics.py",
+        "(at - blocks)",
+        "(now - blocks)",
+        (_EXPORTER + "test_ages_of_blockers_do_not_grow_without_a_reading",),
+    ),
+    Mutant(
+        "cut-off-checkpoint-is-another-source",
+        "A line of a checkpoint that is no JSON is not left out.",
+        "coopconsume/admin/offsets/checkpoint.py",
+        'raise ValueError(f"it ends early or is no JSON ({error}): {_short(text)}") from None',
+        "return []",
+        (_MOVES + "test_a_damaged_line_of_a_checkpoint_is_no_other_source",),
+    ),
+    Mutant(
+        "page-loses-the-reason",
+        "A decision keeps who made it, and why.",
+        "coopconsume/ui/letters.py",
+        "letters.carry_out(action, plan, by)",
+        "letters.carry_out(action, plan)",
+        ("tests/broker/test_live_page.py::test_letters_are_decided_on_after_a_question",),
+    ),
+    Mutant(
         "page-decides-unconfirmed",
         "A decision is carried out if it was confirmed for the letters that there are.",
         "coopconsume/ui/letters.py",
@@ -61,15 +115,15 @@ UI = [
     Mutant(
         "page-forgets-status",
         "A group that cannot be read keeps its last status.",
-        "coopconsume/ui/watch.py",
-        "known.reading, known.at, known.samples",
-        "None, known.at, known.samples",
+        "coopconsume/admin/overview/watch.py",
+        "known, error=sentence_of(error)",
+        "known, reading=None, error=sentence_of(error)",
         (_UNIT + "test_a_group_that_cannot_be_read_keeps_its_last_status_and_recovers",),
     ),
     Mutant(
         "page-outage-begins-late",
         "An outage begins when the first reading that fails begins.",
-        "coopconsume/ui/watch.py",
+        "coopconsume/admin/overview/watch.py",
         "since = known.error_since if known.error else since",
         "since = known.error_since if known.error else time.time()",
         (_UNIT + "test_a_group_that_cannot_be_read_keeps_its_last_status_and_recovers",),
@@ -85,7 +139,7 @@ UI = [
     Mutant(
         "page-rates-below-zero",
         "Offsets that are moved back are no rate.",
-        "coopconsume/ui/watch.py",
+        "coopconsume/monitoring/pace.py",
         "done = sum(max(0, found[0] - before[0])",
         "done = sum(abs(found[0] - before[0])",
         (_UNIT + "test_rates_are_those_between_two_readings",),
@@ -134,8 +188,88 @@ UI = [
         "verdict-stable-is-work",
         "Nobody works on a group whose members are fenced or gone.",
         "coopconsume/admin/overview/data.py",
-        "return bool(self.claims) or any(m.status in (WORKING, JOINING) for m in self.members)",
-        "return bool(self.claims or self.members)",
+        "members = (one.id for one in self.members if one.status in (WORKING, JOINING))",
+        "members = (one.id for one in self.members)",
         ("tests/unit/admin/test_verdict.py::test_the_state_of_a_group_decides",),
+    ),
+    Mutant(
+        "verdict-command-needs-more",
+        "The next command has the options that it needs.",
+        "coopconsume/monitoring/verdict.py",
+        'return f"coopconsume {words} {shlex.quote(self.group)} {self.place}".rstrip()',
+        'return f"coopconsume {words} {shlex.quote(self.group)}"',
+        (_VERDICT + "test_a_verdict_names_the_next_command_and_the_records",),
+    ),
+    Mutant(
+        "verdict-hides-a-quiet-group",
+        "A single look says when the last commit was.",
+        "coopconsume/monitoring/verdict.py",
+        "if quiet >= _QUIET:",
+        "if False:",
+        (_VERDICT + "test_each_state_has_its_sentence",),
+    ),
+    Mutant(
+        "lines-of-others-in-the-status",
+        "What others write to a terminal does not mix with the status.",
+        "coopconsume/cli/logs.py",
+        "if stream.isatty() and _is_standard_error(stream):",
+        "if False:",
+        (_TERMINAL + "test_what_others_write_to_a_terminal_does_not_mix_with_the_status",),
+    ),
+    Mutant(
+        "retention-asked-by-the-loop",
+        "Nothing waits for what retention deletes next.",
+        "coopconsume/runtime/status/retention_watch.py",
+        "            asks.start()\n",
+        "            asks.run()\n",
+        (_RETENTION + "test_nothing_waits_for_what_retention_deletes",),
+    ),
+    Mutant(
+        "retention-of-committed-records",
+        "Only what is not done is in danger of retention.",
+        "coopconsume/runtime/status/retention_watch.py",
+        "done = ledger.committed\n",
+        "done = ledger.committed.clip(0, -1)\n",
+        (_RETENTION + "test_records_that_are_deleted_before_they_are_done_are_in_the_verdict",),
+    ),
+    Mutant(
+        "nobody-works-since-a-reset",
+        "Nobody works since a member last wrote; an operator is no member.",
+        "coopconsume/admin/overview/build.py",
+        '        and one["epoch"] is not None\n',
+        "",
+        (_OVERVIEW + "test_a_group_was_active_until_its_member_left",),
+    ),
+    Mutant(
+        "exporter-is-never-stale",
+        "The age of metrics is that of the last reading.",
+        "coopconsume/admin/overview/metrics.py",
+        "now.timestamp() - (view.at or view.since)",
+        "0.0",
+        (_EXPORTER + "test_a_group_has_the_metrics_of_its_status",),
+    ),
+    Mutant(
+        "exporter-blames-kafka",
+        "A commit table that does not answer is another source than Kafka.",
+        "coopconsume/admin/overview/watch.py",
+        "return replace(self, kafka=True, commit_table=False)",
+        "return replace(self, kafka=False)",
+        (_EXPORTER + "test_an_error_says_which_source_did_not_answer",),
+    ),
+    Mutant(
+        "page-metrics-for-all",
+        "The metrics of the page need its token or its cookie.",
+        "coopconsume/ui/authentication.py",
+        'if request.url.path == "/metrics" and self._access.may_scrape(request):',
+        'if request.url.path == "/metrics":',
+        (_UNIT + "test_prometheus_gets_metrics_for_the_token",),
+    ),
+    Mutant(
+        "ended-query-alerts",
+        "A query that has ended leaves no gauges.",
+        "coopconsume/monitoring/prometheus.py",
+        "if query is not None and query not in self._queries.values():",
+        "if False:",
+        ("tests/unit/monitoring/test_monitoring.py::test_prometheus_reports_the_same_numbers",),
     ),
 ]

@@ -15,6 +15,7 @@ _NAMES = "tests/unit/values/test_schema.py::"
 _FRAMES = "tests/unit/worker/test_frames.py::"
 
 _MONITORING = "tests/unit/monitoring/test_monitoring.py::"
+_STARTS = "tests/unit/test_cli.py::test_a_command_loads_what_it_needs"
 _LATE = (
     "tests/unit/commits/test_acquisitions.py::test_a_late_commit_counts_for_what_nobody_else_has"
 )
@@ -243,6 +244,30 @@ VALUES = [
         'stream.reconfigure(errors="replace")',
         "pass",
         ("tests/unit/test_cli.py::test_a_terminal_without_utf8_shows_the_help",),
+    ),
+    Mutant(
+        "command-loads-libraries",
+        "A command loads the libraries of its work when the work begins.",
+        "coopconsume/cli/exit_codes.py",
+        "from coopconsume.interrupts import interruptible\n",
+        "from coopconsume.interrupts import interruptible\nimport kafka\n",
+        (_STARTS,),
+    ),
+    Mutant(
+        "command-loads-others",
+        "A command loads no other command.",
+        "coopconsume/cli/__init__.py",
+        'module = import_module(f"{__name__}.{self._modules[name]}")',
+        "module = {n: import_module(f'{__name__}.{m}') for n, m in self._modules.items()}[name]",
+        (_STARTS,),
+    ),
+    Mutant(
+        "worker-loads-asyncio",
+        "A worker without coroutines loads no asyncio.",
+        "coopconsume/worker/handler_spans.py",
+        "from coopconsume.worker.handler_lines import column_of\n",
+        "from coopconsume.worker.handler_lines import column_of\nimport asyncio\n",
+        ("tests/unit/worker/test_slot.py::test_a_worker_needs_pyarrow_alone",),
     ),
     Mutant(
         "misspelt-group-is-new",

@@ -87,7 +87,7 @@ WIDE = [
     Mutant(
         "done-in-another-partition",
         "What is done is noted in its own partition.",
-        "coopconsume/worker/slot.py",
+        "coopconsume/worker/row_progress.py",
         "found = found.take(pc.array_sort_indices(found.column(0)))",
         "pass",
         (_ROWS + "test_done_rows_are_noted_by_partition",),

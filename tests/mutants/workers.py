@@ -18,20 +18,22 @@ _CHARGED = _REAL_TIME + (
     "test_a_record_that_ends_the_worker_of_a_real_time_slot_is_charged_as_in_batches"
 )
 _OPEN = "tests/unit/worker/test_open_handlers.py::"
+_STATES = "tests/unit/worker/test_slot_states.py::"
 _FAILING = "tests/model/test_failing_slots.py::"
 _HOSTILE = "tests/unit/worker/test_hostile.py::test_a_hostile_handler_costs_what_the_table_says"
 _SLOT = "coopconsume/worker/slot.py"
 _OUTCOME = "coopconsume/worker/outcome.py"
+_REPORTER = "coopconsume/worker/reporter.py"
 _ASYNC = "coopconsume/worker/async_runner.py"
-_DISPATCHER = "coopconsume/runtime/dispatch/dispatcher.py"
+_DOCTOR = "tests/unit/doctor/test_doctor.py::"
 
 WORKERS = [
     Mutant(
         "delay-since-the-last-call",
         "A record that is charged without a call waits for its delay from then on.",
         "coopconsume/worker/key_scheduler.py",
-        "outcome.number, self._now = self._settled, now",
-        "outcome.number = self._settled",
+        "outcome.streak.number, self._now = self._settled, now",
+        "outcome.streak.number = self._settled",
         (
             "tests/unit/worker/test_crashes.py::test_a_record_that_is_charged_without_a_call_waits_its_delay_from_then_on",
         ),
@@ -58,9 +60,9 @@ WORKERS = [
     Mutant(
         "crash-not-counted",
         "A record that ends its worker is charged an attempt.",
-        _OUTCOME,
-        "return at in self._given_up or at in self._ended_with or self.is_spent(attempt)",
-        "return at in self._given_up or self.is_spent(attempt)",
+        "coopconsume/worker/record_history.py",
+        "return at in self._given_up or at in self._ended_with or self._is_spent(attempt)",
+        "return at in self._given_up or self._is_spent(attempt)",
         (_CRASHES + "test_a_call_that_ended_its_worker_counts_once_without_another_call",),
     ),
     Mutant(
@@ -75,7 +77,7 @@ WORKERS = [
         "crash-no-failure-of-the-breaker",
         "A call that ended its worker counts for the circuit breaker.",
         _OUTCOME,
-        "            self._count_before_calls(error_text(ended))\n",
+        "            self.streak.count_before_calls(error_text(ended))\n",
         "",
         (_CRASHES + "test_calls_that_ended_their_workers_count_for_the_circuit_breaker",),
     ),
@@ -90,16 +92,16 @@ WORKERS = [
     Mutant(
         "real-time-crash-is-a-loss",
         "What batches know of a crash holds in real time.",
-        "coopconsume/runtime/dispatch/dispatcher.py",
-        "running.partitions[part].slots.has_read(report.slot, outcome, now)",
-        "running.partitions[part].ledger.wake()",
+        "coopconsume/runtime/dispatch/reports.py",
+        "run.partitions[part].slots.has_read(task.slot, outcome, now)",
+        "run.partitions[part].ledger.wake()",
         (_CHARGED,),
     ),
     Mutant(
         "failed-slot-looked-at-all",
         "What a failed slot does not name is left to do.",
         _OUTCOME,
-        "        if self.report.end.error:\n            self.resume_from_start()\n",
+        "        if self.error:\n            self.resume_from_start()\n",
         "",
         (_ODD + "test_an_error_of_the_slot_itself_ends_its_task_at_once",),
     ),
@@ -148,17 +150,17 @@ WORKERS = [
     Mutant(
         "error-of-a-slot-not-counted",
         "Slots that fail in four batches in a row end the job.",
-        _DISPATCHER,
-        "        elif error is None and not running.failure:",
-        "        elif error is None:",
+        "coopconsume/runtime/dispatch/batch.py",
+        "        if end.error is None and not run.failure:",
+        "        if end.error is None:",
         (_FAILING + "test_slots_that_fail_in_four_batches_in_a_row_end_the_job_with_the_reason",),
     ),
     Mutant(
         "failing-slot-not-paused",
         "A slot that has failed waits before its next batch.",
-        _DISPATCHER,
-        "self.failing[slot] = now + _PAUSE * _LONGER**self._failures.count, why",
-        "self.failing[slot] = now, why",
+        "coopconsume/runtime/dispatch/job_slots.py",
+        "now + _PAUSE * _LONGER**earlier, why",
+        "now, why",
         (_FAILING + "test_slots_that_fail_in_four_batches_in_a_row_end_the_job_with_the_reason",),
     ),
     Mutant(
@@ -180,17 +182,17 @@ WORKERS = [
     Mutant(
         "failed-open-without-end",
         "A handler that cannot be opened four times in a row ends the job.",
-        _DISPATCHER,
-        "        if failures >= _FAILED_BATCHES:\n            raise HandlerNotOpened(",
-        "        if failures == -1:\n            raise HandlerNotOpened(",
+        "coopconsume/runtime/dispatch/job_slots.py",
+        "        if slot.unopened >= MOST_FAILURES:\n            raise HandlerNotOpened(",
+        "        if slot.unopened == -1:\n            raise HandlerNotOpened(",
         (_FAILING + "test_a_handler_that_cannot_be_opened_four_times_in_a_row_ends_the_job",),
     ),
     Mutant(
         "slot-that-never-began-is-lost",
         "A slot whose task fails before it begins leaves nothing in doubt.",
-        _DISPATCHER,
-        "        elif report.end.unknown and self._cannot_have_begun(running, report.slot):",
-        "        elif False:",
+        "coopconsume/runtime/dispatch/reports.py",
+        "        if end.unknown and self._cannot_have_begun(run, task):",
+        "        if False:",
         (_FAILING + "test_a_task_that_fails_before_its_slot_begins_leaves_nothing_in_doubt",),
     ),
     Mutant(
@@ -258,5 +260,45 @@ WORKERS = [
         (
             "tests/unit/worker/test_crashes.py::test_reports_of_cancelled_jobs_are_removed_by_a_later_worker",
         ),
+    ),
+    Mutant(
+        "record-in-two-states-accepted",
+        "A record of a slot in two states is refused by the check that models call.",
+        _REPORTER,
+        "assert at not in found, ",
+        "assert state, ",
+        (_STATES + "test_a_record_in_two_states_or_in_none_is_refused",),
+    ),
+    Mutant(
+        "record-in-no-state-accepted",
+        "A record of a slot that was read and is in no state is refused.",
+        _REPORTER,
+        "is_known or offset > read.get(part, -1)",
+        "is_known or part in read",
+        (_STATES + "test_a_record_in_two_states_or_in_none_is_refused",),
+    ),
+    Mutant(
+        "draft-shares-its-lists-with-a-report",
+        "A report does not change after it is made.",
+        "coopconsume/worker/report_draft.py",
+        "        self.done, self.filtered, self.failed = [], [], []\n",
+        "        self.done, self.filtered = [], []\n",
+        (_STATES + "test_a_report_does_not_change_after_it_is_made",),
+    ),
+    Mutant(
+        "other-sources-are-the-drivers",
+        "Workers with other sources than the driver's are named.",
+        "coopconsume/worker/look.py",
+        'total.update(name.encode() + b"\\0" + one.read_bytes())',
+        "total.update(name.encode())",
+        (_DOCTOR + "test_sources_are_the_same_in_a_folder_and_in_an_archive",),
+    ),
+    Mutant(
+        "one-worker-is-enough",
+        "What one worker lacks is said, however many others have it.",
+        "coopconsume/doctor/workers.py",
+        'if one["driver"]["why"]:',
+        'if all(other["driver"]["why"] for other in found):',
+        (_DOCTOR + "test_what_one_worker_lacks_is_said_with_a_remedy",),
     ),
 ]

@@ -63,13 +63,13 @@ def test_a_notebook_runs_from_top_to_bottom(stem: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.broker
-def test_the_last_notebook_runs_on_a_topic_of_the_user(
+def test_a_notebook_runs_on_a_topic_of_the_user(
     kafka: LocalKafka, topic: TopicFactory, produce: Produce, tmp_path: Path
 ) -> None:
     """With two values changed, and none of the sample's records."""
     name = topic(2)
     produce(name, [(b"k%d" % (n % 9), b'{"cents": %d}' % n) for n in range(400)])
-    notebook = _read(_NOTEBOOKS[-1])
+    notebook = _read("02_your_topic")
     changes = {
         "servers = None ": f"servers = {kafka.bootstrap_servers!r} ",
         'topic = "orders"': f"topic = {name!r}",

@@ -383,7 +383,7 @@ READERS: Mapping[str, tuple[str, ...]] = {
     "coopconsume/runtime/read/offset_frames.py": ("batches", "poll", "chunks"),
     "coopconsume/runtime/read/timestamp_overflow.py": ("batches", "poll", "chunks"),
     "coopconsume/worker/realtime/source.py": ("real time",),
-    "coopconsume/queue/consumer.py": ("queue",),
+    "coopconsume/queue/record_source.py": ("queue",),
     "coopconsume/fenced/kafka_engine.py": ("fenced log",),
     "coopconsume/fenced/frames.py": ("fenced log",),
     "coopconsume/admin/dead_letters/stored.py": ("dead letters",),

@@ -6,19 +6,26 @@ import itertools
 import json
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from coopconsume import CooperativeConsumer, Reject, RetryPolicy, local_session
 from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.runtime.commit.state_log import StateLog
-from coopconsume.runtime.dispatch.dispatcher import Dispatcher
+from coopconsume.runtime.dispatch.reports import Reports
+from coopconsume.runtime.dispatch.spark_jobs import SparkJobs
 from coopconsume.sinks import MergeTable
 from tests.spark.support import Recorded, Sleep
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 #: Of a batch, by name: the method at which the driver stands still, and whether that comes first.
 PHASES = {
-    "before Spark reads": (Dispatcher, "_run_batch", True),
-    "before a report is taken": (Dispatcher, "reported", True),
+    "before Spark reads": (SparkJobs, "_run", True),
+    "before a report is taken": (Reports, "reported", True),
     "before output": (MergeTable, "write", True),
     "between a change of the state and output": (StateLog, "append", False),
     "between output and commit": (MergeTable, "write", False),
@@ -82,14 +89,23 @@ class Remembers:
         return self.handler(record)
 
 
-def main(config: dict) -> None:
-    """Drain the topic, or be killed at it; wait for a line, so that Spark can be up before.
+def main(configs: list[dict]) -> None:
+    """Drain topics, or be killed at it; wait for a line, so that Spark can be up before.
 
-    One that is to be killed does not end by itself, however late the kill.
+    Each configuration is a job of a group, and all share the session. One that is to be killed does
+    not end by itself, however late the kill.
     """
-    spark = local_session("to-be-killed", cores=config.get("cores", 6))
+    spark = local_session("to-be-killed", cores=sum(one.get("cores", 6) for one in configs))
     if not sys.stdin.readline():
         return
+    with ThreadPoolExecutor() as pool:
+        for _ in pool.map(partial(run, spark), configs):
+            pass
+    spark.stop()
+
+
+def run(spark: SparkSession, config: dict) -> None:
+    """Run a job to its end."""
     if "stop" in config:
         stop_at(*config["stop"])
     with CooperativeConsumer(config["options"], spark) as consumer:
@@ -124,7 +140,6 @@ def main(config: dict) -> None:
         if stops_at:
             running.stop()
         running.awaitTermination()
-    spark.stop()
 
 
 if __name__ == "__main__":

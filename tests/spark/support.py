@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,15 +97,3 @@ def done_book(store: Any, group: str) -> dict[tuple[str, int], list[tuple[int, i
 def pending_book(store: Any, group: str) -> dict[tuple[str, int], list[tuple[int, int]]]:
     """What the commit log holds as pending, as ranges."""
     return {tp: [(o, o) for o in held] for tp, held in store.pending(group).items()}
-
-
-def readme_program(servers: str, group: str, topic: str, table: str) -> str:
-    """Returns the program of the README for a topic of the user, with other options."""
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    _, program = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
-    for shown, own in {
-        "localhost:9092": servers, "billing": group, "payments": topic, "./commits": table
-    }.items():  # fmt: skip
-        assert shown in program
-        program = program.replace(shown, own)
-    return str(program)

@@ -52,7 +52,7 @@ def test_a_broker_that_is_killed_and_comes_back_loses_nothing(spark, tmp_path):
             broker.restart()
             query.processAllAvailable()
             query.stop()
-            store = consumer.membership().store
+            store = consumer._subscription.joined().store
             verdict = check(
                 read_history(tmp_path / "history"), produced, done_book(store, group),
                 pending_book(store, group), {},
@@ -282,7 +282,7 @@ def test_deleted_records_stop_the_job_or_are_reported(spark, kafka, topic, produ
         until((tmp_path / "started").exists)
         admin.delete_records({TopicPartition(name, 0): 37})
         admin.close()
-        state = consumer.membership().store.state
+        state = consumer._subscription.joined().store.state
         until(lambda: state(f"{name}-group")[name, 0].stable_offset == 37)
         (tmp_path / "open").touch()
         query.processAllAvailable()
@@ -417,7 +417,7 @@ def test_a_commit_table_that_goes_away_is_said_and_costs_nothing(
         query.processAllAvailable()
         until(lambda: waiting()["reason"] == "newRecords")
         query.stop()
-        store = consumer.membership().store
+        store = consumer._subscription.joined().store
         verdict = check(
             read_history(tmp_path / "history"), produced, done_book(store, group),
             pending_book(store, group), {},

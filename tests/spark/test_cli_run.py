@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -15,7 +17,10 @@ from deltalake import DeltaTable, write_deltalake
 from commits import CommitStore, PartitionCommits
 from coopconsume.demo.processes import kill_tree, process_tree
 from coopconsume.testing.local.jars import spark_jars
-from tests.spark.support import PATIENCE, readme_program, until
+from coopconsume.texts import counted
+from tests.pages import block
+from tests.spark.support import PATIENCE, until
+from tests.terminal import on_terminal, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,9 +42,11 @@ def size(data):
     return len(data)
 
 def typed_length(record):
+    print("length", record.value)
     return {"key": record.key, "length": record.value}
 
 def slow(record):
+    print("called with", record.offset, flush=True)
     here = pathlib.Path(__file__).parent
     (here / f"called-{record.offset}").touch()
     (here / "started").touch()
@@ -77,17 +84,36 @@ _started: list[Running] = []
 
 
 class Running:
-    """A command that runs, with what it says on standard error in a file."""
+    """A command that runs, with what it says on standard error, or on a terminal, in a file."""
 
-    def __init__(self, folder: Path, *arguments: str, program: tuple[str, ...] = COMMAND) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: str,
+        program: tuple[str, ...] = COMMAND,
+        terminal: bool = False,
+    ) -> None:
         self.said = folder / "said"
+        self.process: subprocess.Popen[Any]
+        self.reader: threading.Thread | None = None
+        command = [sys.executable, *program, *arguments]
+        if terminal:
+            self.said.touch()
+            self.process, self.reader = on_terminal(
+                command, self._say, cwd=folder, start_new_session=True
+            )
+            _started.append(self)
+            return
         with self.said.open("w") as stream:
             self.process = subprocess.Popen(
-                [sys.executable, *program, *arguments],
-                cwd=folder, stdout=subprocess.PIPE, stderr=stream, text=True,
+                command, cwd=folder, stdout=subprocess.PIPE, stderr=stream, text=True,
                 start_new_session=True,
             )  # fmt: skip
         _started.append(self)
+
+    def _say(self, data: bytes) -> None:
+        with self.said.open("ab") as stream:
+            stream.write(data)
 
     def wait_for(self, path: Path) -> None:
         """Wait until a handler has made a file."""
@@ -103,6 +129,8 @@ class Running:
             send(self.process.pid, number)
         code = self.process.wait(PATIENCE)
         until(lambda: not any(map(_runs, tree)))
+        if self.reader is not None:
+            self.reader.join(PATIENCE)
         return code
 
     def until(self, holds: Callable[[], bool]) -> None:
@@ -171,7 +199,8 @@ def test_a_handler_of_the_users_folder_drains_a_topic(
     """Quiet plain lines, exit code 0, one output row a record, everything committed.
 
     Keys and values are what the command says, by names of the user's module. The topic of dead
-    letters is made when there is one, so it need not exist.
+    letters is made when there is one, so it need not exist. What the handler prints is shown with
+    its records.
     """
     name = topic()
     produce(name, ((b"k%d" % (n % 7), b"x" * n) for n in range(100)))
@@ -180,6 +209,7 @@ def test_a_handler_of_the_users_folder_drains_a_topic(
         kafka, folder, name, "typed_length", "--available-now", "--name", "lengths", "--output",
         str(output), "--output-schema", "key string, length int", "--max-attempts", "2",
         "--dead-letter", f"kafka:{name}-dead", "-o", "deadLetterPartitions=1",
+        "-o", "showHandlerLines=1000",
         "--key", "text", "--value", "handlers_of_a_user:size",
     ))  # fmt: skip
     assert command.end() == 0, command.said.read_text()
@@ -188,6 +218,8 @@ def test_a_handler_of_the_users_folder_drains_a_topic(
     said = command.said.read_text()
     assert -1 < said.find("starting Spark") < said.find(f"joining group {name}-group")
     assert "\x1b" not in command.said.read_text()
+    for n in range(100):
+        assert f"{name}-0@{n} key=k{n % 7} attempt=1: length {n}\n" in said
     rows: pa.Table = DeltaTable(output).to_pyarrow_table()
     assert sorted(rows["length"].to_pylist()) == list(range(100))
     assert set(rows["key"].to_pylist()) == {f"k{n}" for n in range(7)}
@@ -206,7 +238,8 @@ def test_ctrl_c_once_and_twice(
         home.mkdir()
         (home / "handlers_of_a_user.py").write_text(HANDLERS)
         # Both at once, as starting is most of what they do.
-        commands[handler] = Running(home, *arguments(kafka, home, name, handler)), home, name
+        command = Running(home, *arguments(kafka, home, name, handler), terminal=handler == "slow")
+        commands[handler] = command, home, name
 
     command, home, name = commands["slow"]
     command.wait_for(home / "started")
@@ -214,6 +247,16 @@ def test_ctrl_c_once_and_twice(
     assert command.end(signal.SIGTERM, to_group=True) == 0, command.said.read_text()
     assert "waiting for running handlers" in command.said.read_text()
     assert done(home, kafka, name) == len(list(home.glob("called-*"))) > 0
+    # The status has gone from the terminal, and lines of handlers and of the command are whole.
+    called = len(list(home.glob("called-*")))
+    rows = shown(command.said.read_bytes().decode())
+    for words in (
+        *(f"called with {n}" for n in range(called)),
+        "waiting for running handlers; Ctrl-C again leaves at once",
+    ):
+        assert rows.count(words) == 1, (words, rows)
+    assert rows[-1] == f"stopped: {counted(called, 'record')} done"
+    assert not [row for row in rows if re.search("/s, lag|starting Spark|joining group", row)]
 
     command, home, name = commands["stuck"]
     command.wait_for(home / "started")
@@ -223,14 +266,20 @@ def test_ctrl_c_once_and_twice(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_program_of_the_readme_without_a_traceback(
+def test_a_signal_ends_the_program_of_a_page_without_a_traceback(
     kafka: LocalKafka, topic: TopicFactory, produce: Produce, folder: Path, number: signal.Signals
 ) -> None:
     """It commits what has run, and says nothing."""
     name = topic(1)
     produce(name, [(b"k", b"v")])
     table = str(folder / "commits")
-    program = readme_program(kafka.bootstrap_servers, f"{name}-group", name, table)
+    program = block("docs/how-to/run-a-job.md", "from contextlib")
+    for printed, own in {
+        "localhost:9092": kafka.bootstrap_servers, "printed": f"{name}-group", "orders": name,
+        "./commits": table,
+    }.items():  # fmt: skip
+        assert printed in program
+        program = program.replace(printed, own)
     (folder / "program.py").write_text(program)
     running = Running(folder, program=("program.py",))
     running.wait_for(folder / "commits" / "_delta_log")

@@ -47,35 +47,43 @@ def forget_member(kafka, group: str, pid: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("live", [False, True], ids=["batches", "real-time"])
-def test_two_processes_share_a_partition_and_one_is_killed(kafka, topic, produce, tmp_path, live):
+def test_two_processes_share_a_partition_and_one_is_killed(kafka, topic, produce, tmp_path):
     """Nothing is lost; what comes again was in flight in the killed one.
 
-    In real time the killed one has offsets that have no record yet, and the other one gets them.
+    Each process has a job in batches and one in real time. In real time the killed one has offsets
+    that have no record yet, and the other one gets them.
     """
     seed = random.randrange(2**32)
     dice = random.Random(seed)
-    name, count = topic(1), 3_000
-    offsets = produce(name, [(None, b"%d" % i) for i in range(count)])
-    both_work, is_over = tmp_path / "both-work", tmp_path / "is-over"
-    opts = options(
-        kafka, tmp_path, name, sharing="cooperative", batchTime="2 seconds", slots=2,
-        handlerTimeout="6 seconds", maxOffsetsPerTrigger=200,
-    )  # fmt: skip
-    group, history = opts["kafka.group.id"], tmp_path / "history"
-    # Until both are at work none of them gets far, however late the other one is.
-    config = {
-        "options": opts, "history": str(history), "output": str(tmp_path / "out"), "most": 0.02,
-        "ordering": "none", "cores": 2, "gate": str(both_work), "live": live,
-    } | ({"stops_at": str(is_over)} if live else {})  # fmt: skip
+    count, both_work, is_over = 3_000, tmp_path / "both-work", tmp_path / "is-over"
+    configs, offsets = {}, {}
+    for kind in ("batches", "real-time"):
+        name, live, folder = topic(1), kind == "real-time", tmp_path / kind
+        offsets[kind] = produce(name, [(None, b"") for _ in range(count)])
+        # Until both are at work none of them gets far, however late the other one is.
+        configs[kind] = {
+            "options": options(
+                kafka, folder, name, sharing="cooperative", batchTime="2 seconds", slots=2,
+                handlerTimeout="6 seconds", maxOffsetsPerTrigger=200,
+                # The killed members are in the groups until they are forgotten.
+                **{"kafka.session.timeout.ms": 300_000},
+            ),
+            "history": str(folder / "history"), "output": str(folder / "out"), "most": 0.02,
+            "ordering": "none", "cores": 2, "gate": str(both_work), "live": live,
+        } | ({"stops_at": str(is_over)} if live else {})  # fmt: skip
+    batches, live = (one["options"] for one in configs.values())
+
+    def book_of(opts):
+        return done_book(store_of(opts), opts["kafka.group.id"])
+
     log_path = tmp_path / "job.log"
     with log_path.open("w") as log, ExitStack() as stack:
         jobs = []
         for endless in (True, False):
+            given = json.dumps([one | {"endless": endless} for one in configs.values()])
             jobs.append(
                 subprocess.Popen(
-                    [sys.executable, "-m", "tests.spark.job_to_kill",
-                     json.dumps(config | {"endless": endless})],
+                    [sys.executable, "-m", "tests.spark.job_to_kill", given],
                     cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
                 )
             )  # fmt: skip
@@ -85,39 +93,41 @@ def test_two_processes_share_a_partition_and_one_is_killed(kafka, topic, produce
             job.stdin.write(b"\n")
             job.stdin.close()
 
-        def both_hold():
+        def both_hold(opts):
             if any(job.poll() is not None for job in jobs):
                 raise AssertionError(log_path.read_text()[-3000:])
-            store = CommitStore.open(opts["commitTable"])
+            store, group = CommitStore.open(opts["commitTable"]), opts["kafka.group.id"]
             if not store.clusters(group):
                 return False
             chunks = store_of(opts).acquisitions(group)
             return len({one.member for held in chunks.values() for one in held}) == 2
 
-        until(both_hold)
+        until(lambda: both_hold(batches) and both_hold(live))
         both_work.touch()
         time.sleep(dice.uniform(0.1, 1.0))
         kill_tree(jobs[0])
-        kills = [Kill(time.monotonic_ns(), done_book(store_of(opts), group))]
-        if live:
-            # Some of these offsets were acquired by the killed member before.
-            offsets += produce(name, [(None, b"")] * 500)
-            until(lambda: covered(done_book(store_of(opts), group)) >= count)
-        forget_member(kafka, group, jobs[0].pid)
-        if live:
-            until(lambda: covered(done_book(store_of(opts), group)) == len(offsets))
-            is_over.touch()
+        at = time.monotonic_ns()
+        kills = {kind: [Kill(at, book_of(one["options"]))] for kind, one in configs.items()}
+        # Some of these offsets were acquired by the killed member before.
+        offsets["real-time"] += produce(live["subscribe"], [(None, b"")] * 500)
+        forget_member(kafka, batches["kafka.group.id"], jobs[0].pid)
+        until(lambda: covered(book_of(live)) >= count)
+        forget_member(kafka, live["kafka.group.id"], jobs[0].pid)
+        until(lambda: covered(book_of(live)) == len(offsets["real-time"]))
+        is_over.touch()
         assert jobs[1].wait(PATIENCE) == 0, log_path.read_text()[-3000:]
-    store, produced = store_of(opts), {(name, 0): dict.fromkeys(offsets)}
-    verdict = check(
-        read_history(history), produced, done_book(store, group), pending_book(store, group), {},
-        kills=kills,
-    )  # fmt: skip
-    assert verdict.ok, f"seed {seed}\n{verdict}"
-    assert verdict.done == len(offsets)
-    assert store.acquisitions(group) == {}
-    rows = committed_rows(str(tmp_path / "out"), opts["commitTable"], group).to_pylist()
-    assert sorted(row["offset"] for row in rows) == offsets
+    for kind, config in configs.items():
+        opts = config["options"]
+        store, group, name = store_of(opts), opts["kafka.group.id"], opts["subscribe"]
+        verdict = check(
+            read_history(config["history"]), {(name, 0): dict.fromkeys(offsets[kind])},
+            done_book(store, group), pending_book(store, group), {}, kills=kills[kind],
+        )  # fmt: skip
+        assert verdict.ok, f"{kind}, seed {seed}\n{verdict}"
+        assert verdict.done == len(offsets[kind])
+        assert store.acquisitions(group) == {}
+        rows = committed_rows(config["output"], opts["commitTable"], group).to_pylist()
+        assert sorted(row["offset"] for row in rows) == offsets[kind]
 
 
 def covered(book) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 
@@ -25,6 +26,7 @@ class FailsUntil:
 
     def __call__(self, record):
         """Fail or not."""
+        sys.stdout.write(f"look at {record.offset}\n")
         if record.offset == 7 or os.path.exists(self.path):
             return
         if record.offset == 3:
@@ -50,7 +52,7 @@ def test_parked_keys_wait_until_somebody_decides(spark, kafka, topic, tmp_path):
         producer.flush()
 
     send(60)
-    opts = options(kafka, tmp_path, name, deadLetter=f"kafka:{dead}")
+    opts = options(kafka, tmp_path, name, deadLetter=f"kafka:{dead}", handlerLogLines=5)
     fixed = tmp_path / "fixed"
     handler = Recorded(tmp_path / "history", FailsUntil(fixed))
     policy = RetryPolicy(max_attempts=2, backoff=0.1)
@@ -73,6 +75,7 @@ def test_parked_keys_wait_until_somebody_decides(spark, kafka, topic, tmp_path):
     ]  # fmt: skip
     assert letters[0].headers == (("h", b"3"),)
     assert (letters[0].reason, letters[0].value) == ("refused", b"v3")
+    assert [x.trace.endswith(f"printed:\nlook at {x.offset}\n") for x in letters] == [True, True]
 
     fixed.touch()
     with CooperativeConsumer(opts, spark) as consumer:
@@ -86,7 +89,7 @@ def test_parked_keys_wait_until_somebody_decides(spark, kafka, topic, tmp_path):
         dead_letters.carry_out("discard", dead_letters.plan(Choice(reason="luck")))
         until(lambda: query.lastProgress["partitions"][0]["lag"] == 0)
         query.stop()
-        store = consumer.membership().store
+        store = consumer._subscription.joined().store
         group = consumer.options.group_id
         verdict = check(
             read_history(tmp_path / "history"), produced, done_book(store, group),

@@ -74,7 +74,7 @@ def test_failed_records_are_decided_on_while_the_job_runs(
         until(lambda: query.lastProgress["partitions"][0]["lag"] == 0)
         query.stop()
         letters = {one.offset: one for one in Admin(opts).dead_letters(group).letters()}
-        store = consumer.membership().store
+        store = consumer._subscription.joined().store
         book = done_book(store, group), pending_book(store, group)
     assert {o: one.attempts for o, one in letters.items()} == {SKIPPED: 1, PARKED: 1}
     assert letters[SKIPPED].value == b"v%d" % SKIPPED

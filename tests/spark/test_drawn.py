@@ -27,7 +27,7 @@ def test_a_consumer_draws_itself_and_never_raises(spark, tmp_path, monkeypatch):
             text = "".join(page.itertext())
             assert page.find("p").text == "All done"
             assert "group drawn-group: Stable, 1 member, 0 records not done" in text
-            assert f"{consumer.membership().assignment.member} (this one)" in text
+            assert f"{consumer._subscription.joined().assignment.member} (this one)" in text
             assert len(page.findall(".//svg[@width='320']")) == 2
 
             owned = consumer.assignment()
@@ -41,7 +41,7 @@ def test_a_consumer_draws_itself_and_never_raises(spark, tmp_path, monkeypatch):
             assert [(event.kind, event.members) for event in group.events] == [("epoch", 1)]
             assert [member.slots for member in group.members] == [4]
             owner = consumer.key_metadata("drawn", b"k")
-            assert owner.member == consumer.membership().assignment.member
+            assert owner.member == consumer._subscription.joined().assignment.member
             assert owner.host
             assert owner.key_range == KeyRange().split(4)[owner.slot]
             assert owner.key_range.contains(key_hash(b"k"))

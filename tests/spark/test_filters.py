@@ -105,7 +105,7 @@ def test_handlers_get_what_passes_and_the_rest_is_done(
         assert len(calls) == len(expected) + len(failing)
         assert query.lastProgress["totals"]["filtered"] == 240 - len(expected)
         assert sum(p["numFilteredRows"] for p in events) == 240 - len(expected)
-        store, group = consumer.membership().store, opts["kafka.group.id"]
+        store, group = consumer._subscription.joined().store, opts["kafka.group.id"]
         assert store.state(group)[name, 0].stable_offset == 240
         filtered = sum(p["filtered"] for e in store.history(group) for p in e["partitions"])
         assert filtered == 240 - len(expected)
@@ -128,7 +128,7 @@ def test_frames_have_what_passes_and_the_rest_is_done(spark, kafka, filled, tmp_
             assert answer.stable_offset == 240
             (commit,) = [
                 e["partitions"]
-                for e in consumer.membership().store.history(opts["kafka.group.id"])
+                for e in consumer._subscription.joined().store.history(opts["kafka.group.id"])
                 if e["kind"] == "commit"
             ]
             assert [(p["count"], p["filtered"]) for p in commit] == [(240, 240 - len(expected))]
@@ -145,7 +145,7 @@ def test_a_filter_may_change_between_starts_and_drops_pending_records(
     with CooperativeConsumer(base, spark) as consumer:
         handler = Recorded(tmp_path / "first", partial(fail_once, failing))
         query = consumer.foreach(handler).trigger(processingTime="1 hour").start()
-        store, tp = consumer.membership().store, (name, 0)
+        store, tp = consumer._subscription.joined().store, (name, 0)
         until(lambda: len(store.state(group)[tp].ranges) == 240 - 4 - 40)  # all other keys
         query.stop()
         assert 4 in store.pending(group)[tp]
@@ -156,7 +156,7 @@ def test_a_filter_may_change_between_starts_and_drops_pending_records(
         assert query.awaitTermination(PATIENCE)
         message = "the filter of epoch 1 was none, this member's is denyKeys=x-*"
         assert caplog.text.count(message) == 1
-        store = consumer.membership().store
+        store = consumer._subscription.joined().store
         assert store.state(group)[tp].stable_offset == 240
         assert store.pending(group) == {}
         assert not (tmp_path / "second").exists()  # all that was left is dropped

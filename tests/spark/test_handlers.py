@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 import pytest
 
-from coopconsume import Reject, RetryPolicy
+from coopconsume import Record, Reject, RetryPolicy
 from coopconsume.errors import HandlerNotUsable
 from coopconsume.testing import Fault, recorded, run_handler
 from coopconsume.worker.frame_runner import FrameHandler
@@ -45,6 +46,35 @@ def test_a_service_that_is_away_and_a_worker_that_dies(kafka, spark):
     assert sum(call.end_ns is None for call in calls) >= 1
     failed = {call.offset for call in calls if "the service is away" in call.error}
     assert failed >= {n for n in range(40) if n % 7 == 0}
+
+
+@dataclass(frozen=True)
+class Order:
+    """An order as its topic has it, in JSON."""
+
+    cents: int
+
+
+def book(record: Record[str, Order]):
+    """Book an order of a customer."""
+    return {"customer": record.key, "cents": record.value.cents}
+
+
+def test_a_typed_handler_gets_raw_records_decoded(kafka, spark):
+    """What does not decode is a dead letter without a call; the history has the keys as bytes."""
+    cents = [(b"ada", b"1"), (b"ada", b"none"), (b"ada", b"3"), (b"bob", b"4")]
+    run = run_handler(
+        book, [(name, b'{"cents": %s}' % value) for name, value in cents],
+        kafka=kafka, spark=spark, value=Order, key="text",
+        output_schema="customer string, cents long", options={"slots": 2},
+        faults=lambda r: Fault(error=OSError(r.key)) if r.value == Order(3) else None,
+    )  # fmt: skip
+    assert run.verdict.ok, str(run.verdict)
+    assert [(row["customer"], row["cents"]) for row in run.rows] == [("ada", 1), ("bob", 4)]
+    reasons = [letter["reason"].partition(":")[0] for letter in run.dead_letters]
+    assert reasons == ["NotDecodable", "OSError"]
+    calls = sorted((call.offset, call.attempt, call.key) for call in run.history)
+    assert calls == [(0, 1, b"ada"), *((2, n, b"ada") for n in (1, 2, 3)), (3, 1, b"bob")]
 
 
 class Ask:

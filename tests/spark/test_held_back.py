@@ -54,7 +54,7 @@ def test_a_destination_holds_back_its_own_records_alone(spark, kafka, topic, pro
 
     with CooperativeConsumer(opts, spark) as consumer:
         query = job(consumer).start()
-        store = consumer.membership().store
+        store = consumer._subscription.joined().store
 
         def pending() -> dict[int, str]:
             return {o: p.error for o, p in store.pending(group).get(tp, {}).items()}

@@ -31,16 +31,16 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 
 
-def start(config: dict, log, host: Path | None = None) -> subprocess.Popen:
-    """Start the job in a process of its own; it begins after `go`.
+def start(*configs: dict, log, host: Path | None = None) -> subprocess.Popen:
+    """Start jobs in a process of their own, with one session; they begin after `go`.
 
     Args:
-        config: Of the job.
+        configs: Of each job.
         log: Gets what it prints.
         host: Its folder for temporary files, if it is to be on another host as far as is known.
     """
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.spark.job_to_kill", json.dumps(config)],
+        [sys.executable, "-m", "tests.spark.job_to_kill", json.dumps(configs)],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=log,
@@ -104,7 +104,7 @@ def test_killed_at_random_moments_nothing_is_lost(kafka, topic, produce, tmp_pat
     with log_path.open("w") as log, ExitStack() as stack:
 
         def prepared(*, endless: bool) -> subprocess.Popen:
-            job = start(config | {"endless": endless, "live": live and endless}, log)
+            job = start(config | {"endless": endless, "live": live and endless}, log=log)
             stack.callback(lambda: kill_tree(job) if job.poll() is None else None)
             return job
 
@@ -142,49 +142,80 @@ def test_killed_at_random_moments_nothing_is_lost(kafka, topic, produce, tmp_pat
 LONG = {"kafka.session.timeout.ms": 1_800_000, "handlerTimeout": "1 hour", "leaseGrace": "1 hour"}
 
 
-@pytest.mark.parametrize("how", ["batches", "real-time", "static", "chunks"])
-def test_killed_and_started_again_on_its_host_it_goes_on_at_once(
-    kafka, topic, produce, tmp_path, how
-):
-    """Neither Kafka's session nor the life of handlers is waited for: the dead run nothing."""
-    name, count = topic(1), 600
+#: Kinds of jobs, each with its options, how it is run, and the order that it keeps.
+KINDS: dict[str, tuple[dict, dict]] = {
+    "batches": ({}, {}),
+    "real-time": ({}, {"live": True}),
+    "static": ({"kafka.group.instance.id": "one"}, {}),
+    "chunks": ({"sharing": "cooperative"}, {"ordering": "none"}),
+}
+
+
+def test_killed_and_started_again_on_its_host_it_goes_on_at_once(kafka, topic, produce, tmp_path):
+    """Neither Kafka's session nor the life of handlers is waited for: the dead run nothing.
+
+    The jobs of one process are one of each kind, and are killed together. Handlers last until none
+    is to be killed any more, so that each has work left.
+    """
+    count, stop, gate = 600, tmp_path / "stop", tmp_path / "gate"
     records = [(b"k%d" % (i % 60), b"%d" % i) for i in range(count)]
-    produce(name, records)
-    produced = {(name, 0): {offset: key for offset, (key, _) in enumerate(records)}}
-    more = {"kafka.group.instance.id": "one"} if how == "static" else {}
-    more |= {"sharing": "cooperative"} if how == "chunks" else {}
-    ordering = "none" if how == "chunks" else "key"
-    opts = options(kafka, tmp_path, name, batchTime="1 minute", **LONG, **more)
-    group, history, stop = opts["kafka.group.id"], tmp_path / "history", tmp_path / "stop"
-    config = {
-        "options": opts, "history": str(history), "output": str(tmp_path / "out"), "most": 0.05,
-        "endless": True, "live": how == "real-time", "stops_at": str(stop),
-        "ordering": ordering,
-    }  # fmt: skip
-    log_path, kills = tmp_path / "job.log", []
+    produced, names = {offset: key for offset, (key, _) in enumerate(records)}, {}
+    configs = {}
+    for kind, (more, how) in KINDS.items():
+        names[kind] = name = topic(1)
+        produce(name, records)
+        opts = options(
+            kafka, tmp_path / kind, name, batchTime="1 minute", slots=2, **LONG, **more
+        )  # fmt: skip
+        configs[kind] = {
+            "options": opts, "history": str(tmp_path / kind / "history"),
+            "output": str(tmp_path / kind / "out"), "most": 0.05, "endless": True,
+            "stops_at": str(stop), "gate": str(gate), "held": 10.0, "cores": 3, **how,
+        }  # fmt: skip
+
+    def store_of(kind):
+        opts = configs[kind]["options"]
+        (cluster,) = CommitStore.open(opts["commitTable"]).clusters(opts["kafka.group.id"])
+        return CommitStore.open(opts["commitTable"], cluster=cluster)
+
+    def group_of(kind):
+        return configs[kind]["options"]["kafka.group.id"]
+
+    def seen():
+        return {kind: written(Path(one["history"])) for kind, one in configs.items()}
+
+    log_path, kills = tmp_path / "job.log", {kind: [] for kind in KINDS}
     with log_path.open("w") as log, ExitStack() as stack:
-        jobs = [start(config, log) for _ in range(3)]
+        jobs = [start(*configs.values(), log=log) for _ in range(3)]
         for job in jobs:
             stack.callback(lambda j=job: kill_tree(j) if j.poll() is None else None)
         for job in jobs[:2]:
-            seen = written(history)
+            before = seen()
             go(job)
-            until(lambda j=job, n=seen: written(history) > n or j.poll() is not None)
+            until(lambda j=job, b=before: all(n > b[k] for k, n in seen().items()) or j.poll())
             assert job.poll() is None, log_path.read_text()[-3000:]
             kill_tree(job)
-            (cluster,) = CommitStore.open(opts["commitTable"]).clusters(group)
-            store = CommitStore.open(opts["commitTable"], cluster=cluster)
-            kills.append(Kill(time.monotonic_ns(), done_book(store, group)))
+            for kind in KINDS:
+                book = done_book(store_of(kind), group_of(kind))
+                kills[kind].append(Kill(time.monotonic_ns(), book))
+        gate.touch()
         go(jobs[2])
-        until(lambda: store.state(group)[name, 0].stable_offset == count or jobs[2].poll())
+        stores = {kind: store_of(kind) for kind in KINDS}
+        for kind, store in stores.items():
+            until(lambda k=kind, s=store: (
+                s.state(group_of(k))[names[k], 0].stable_offset == count
+                or jobs[2].poll() is not None
+            ))  # fmt: skip
         stop.touch()
         assert jobs[2].wait(PATIENCE) == 0, log_path.read_text()[-3000:]
-    verdict = check(
-        read_history(history), produced, done_book(store, group), pending_book(store, group), {},
-        kills=kills, ordering=ordering,
-    )  # fmt: skip
-    assert verdict.ok, f"{verdict}"
-    assert verdict.done == count
+    for kind, store in stores.items():
+        verdict = check(
+            read_history(Path(configs[kind]["history"])), {(names[kind], 0): produced},
+            done_book(store, group_of(kind)), pending_book(store, group_of(kind)), {},
+            kills=kills[kind], ordering=configs[kind].get("ordering", "key"),
+        )  # fmt: skip
+        assert verdict.ok, f"{kind}: {verdict}"
+        assert verdict.done == count, kind
 
 
 def test_handlers_that_outlive_their_driver_are_waited_for_and_not_longer(
@@ -203,7 +234,7 @@ def test_handlers_that_outlive_their_driver_are_waited_for_and_not_longer(
     }  # fmt: skip
     log_path = tmp_path / "job.log"
     with log_path.open("w") as log, ExitStack() as stack:
-        job, following = start(config | {"endless": True}, log), start(config, log)
+        job, following = start(config | {"endless": True}, log=log), start(config, log=log)
         for one in (job, following):
             stack.callback(lambda j=one: kill_tree(j) if j.poll() is None else None)
         go(job)
@@ -266,7 +297,7 @@ def test_the_successor_of_a_killed_application_says_for_what_it_waits_and_until_
     log_path, host = tmp_path / "job.log", tmp_path / "host"
     host.mkdir()
     with log_path.open("w") as log, ExitStack() as stack:
-        job = start(config, log, host)
+        job = start(config, log=log, host=host)
         stack.callback(lambda: kill_tree(job) if job.poll() is None else None)
         go(job)
         until(lambda: (history.exists() and written(history) > 0) or job.poll() is not None)
@@ -316,7 +347,7 @@ def test_slots_of_a_frozen_driver_start_nothing_once_their_leases_have_passed(
     }  # fmt: skip
     log_path = tmp_path / "job.log"
     with log_path.open("w") as log, ExitStack() as stack:
-        job = start(config, log)
+        job = start(config, log=log)
         stack.callback(lambda: kill_tree(job) if job.poll() is None else None)
         go(job)
         until(lambda: (history.exists() and written(history) > 0) or job.poll() is not None)
@@ -368,7 +399,7 @@ def test_killed_at_every_phase_each_output_and_change_of_state_is_there_once(
     with log_path.open("w") as log, ExitStack() as stack:
 
         def prepared(more: dict) -> subprocess.Popen:
-            job = start(config | more, log)
+            job = start(config | more, log=log)
             stack.callback(lambda: kill_tree(job) if job.poll() is None else None)
             return job
 

@@ -46,7 +46,7 @@ class Times(NamedTuple):
 
 TIMES = {
     "": Times(grace=4.0, handler=9.0, outage=11.0, short=2.0, long=10.0),
-    "default": Times(grace=8.0, handler=30.0, outage=60.0, short=8.0, long=20.0),
+    "default": Times(grace=7.0, handler=30.0, outage=60.0, short=8.0, long=20.0),
 }[os.environ.get("LEASE_TIMES", "")]
 
 

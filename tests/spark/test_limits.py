@@ -44,7 +44,7 @@ def test_a_job_at_its_limit_commits_what_it_has_read_and_loses_nothing(
     policy = RetryPolicy(backoff=0.5, max_backoff=0.5)
     caplog.set_level(logging.WARNING, "coopconsume")
     with CooperativeConsumer(opts, spark) as consumer:
-        store, group = consumer.membership().store, f"{name}-group"
+        store, group = consumer._subscription.joined().store, f"{name}-group"
         first = store.current_epoch(group)
         query = consumer.foreach(handler, retry=policy).start()
         until(lambda: store.current_epoch(group).number > first.number)

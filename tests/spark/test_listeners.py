@@ -104,7 +104,7 @@ def test_a_listener_polls_commits_and_closes_its_consumer(spark, kafka, topic, p
         until(second.assignment)
         found.append(second.poll(PATIENCE))
         assert sorted(row["offset"] for row in found[1].collect()) == [0, 1, 2, 3]
-        store, group = second.membership().store, opts["kafka.group.id"]
+        store, group = second._subscription.joined().store, opts["kafka.group.id"]
     assert last.revoked.is_set(), "the listener was not called, or failed"
     assert store.state(group)[name, 0].stable_offset == 10
 

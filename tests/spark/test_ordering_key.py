@@ -88,7 +88,7 @@ def test_a_job_keeps_the_order_of_customers_whose_keys_differ(
         query = query.trigger(availableNow=True).start()
         assert query.awaitTermination(PATIENCE)
         check_order(read_history(tmp_path / "history"))
-        store, group = consumer.membership().store, opts["kafka.group.id"]
+        store, group = consumer._subscription.joined().store, opts["kafka.group.id"]
         assert store.state(group)[name, 0].stable_offset == COUNT
         assert store.settings()[f"orderingKey:{group}"] == CUSTOMER
     letters = DeadLetters(opts)
@@ -156,7 +156,7 @@ def test_frames_are_dealt_by_customer(spark, kafka, topic, producer, tmp_path):
         rows = {row.offset: row.key_hash for row in frame.collect()}
         assert rows == {o: key_hash(customer(o)) for o in range(COUNT)}
         consumer.retry(frame.where("`offset` = 1"), delay="1 hour")
-        store, group = consumer.membership().store, opts["kafka.group.id"]
+        store, group = consumer._subscription.joined().store, opts["kafka.group.id"]
         held = store.pending(group)[name, 0][1]
         assert (held.key_hash, held.headers, held.key) == (key_hash(b"c1"), (), "c1")
         consumer.reject(frame.where("`offset` = 2"), reason="no", on_dead="park")
@@ -192,7 +192,7 @@ def test_a_group_agrees_on_one_ordering_key(spark, kafka, topic, producer, tmp_p
             pytest.raises(GroupRefused, match="stop all of its members and claims"),
         ):
             other.assign({TopicPartition(unused, 0): [KeyRange()]})
-        assert consumer.membership().store.claims(opts["kafka.group.id"]) == []
+        assert consumer._subscription.joined().store.claims(opts["kafka.group.id"]) == []
 
         def retried():
             try:

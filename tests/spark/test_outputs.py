@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from chispa import assert_df_equality
+from deltalake import DeltaTable
 
 from commits import CommitRefused, CommitStore
 from coopconsume import CooperativeConsumer, RetryPolicy, committed_rows, create_committed_rows_view
@@ -47,10 +49,45 @@ def refuse_one(table, group, topic, commit_id):
         store.commit(group, epoch, "m", offsets, commit_id=commit_id)
 
 
+def check_lineage(events, servers, topic, table):
+    """Two runs of a group, one that fails, and one of another group that writes a table."""
+    found = [json.loads(line) for line in events.read_text().splitlines()]
+    runs = {event["run"]["runId"]: [] for event in found}
+    for event in found:
+        runs[event["run"]["runId"]].append(event)
+        assert [(one["namespace"], one["name"]) for one in event["inputs"]] == [
+            (f"kafka://{servers}", topic)
+        ]
+    failed, done, view = runs.values()
+    jobs = [
+        (run[0]["job"]["name"], run[0]["eventType"], run[-1]["eventType"]) for run in runs.values()
+    ]
+    assert jobs == [
+        (f"{topic}-group", "START", "FAIL"), (f"{topic}-group", "START", "COMPLETE"),
+        (f"{topic}-view", "START", "COMPLETE"),
+    ]  # fmt: skip
+    assert "no space left" in failed[-1]["run"]["facets"]["errorMessage"]["message"]
+    assert not done[-1]["outputs"], "a function has no name"
+    (written,), (read,) = view[-1]["outputs"], view[-1]["inputs"]
+    assert (written["namespace"], written["name"]) == ("file", table)
+    assert read["inputFacets"]["inputStatistics"]["rowCount"] == 100
+    assert written["outputFacets"]["outputStatistics"]["rowCount"] == 100
+    fields = written["facets"]["schema"]["fields"]
+    assert [(one["name"], one["type"]) for one in fields[:2]] == [("n", "bigint"), ("twice", "int")]
+
+
 @pytest.mark.slow
-def test_outputs_as_dataframes(spark, kafka, topic, produce, tmp_path):
-    """A function gets each commit's rows once; the view of a table shows those that count."""
-    name = topic(1)
+def test_outputs_as_dataframes(spark, kafka, topic, produce, tmp_path, monkeypatch):
+    """A function gets each commit's rows once; the view of a table shows those that count.
+
+    The lineage of each run has what it has read and written.
+    """
+    pytest.importorskip("openlineage.client")
+    name, events = topic(1), tmp_path / "events"
+    (tmp_path / "lineage.yml").write_text(
+        f"transport: {{type: file, log_file_path: '{events}', append: true}}"
+    )
+    monkeypatch.setenv("OPENLINEAGE_CONFIG", str(tmp_path / "lineage.yml"))
     produce(name, [(b"k%d" % (i % 5), b"") for i in range(100)])
     seen: dict[str, list] = {}
 
@@ -64,7 +101,7 @@ def test_outputs_as_dataframes(spark, kafka, topic, produce, tmp_path):
     def refuse(frame, commit_id):
         raise RuntimeError("no space left")
 
-    opts = options(kafka, tmp_path, name)
+    opts = options(kafka, tmp_path, name, emitLineage="true")
     schema = "n long, twice int"
     with CooperativeConsumer(opts, spark) as consumer:
         with pytest.raises(TopicNotFound, match="nowhere"):
@@ -74,7 +111,7 @@ def test_outputs_as_dataframes(spark, kafka, topic, produce, tmp_path):
         with pytest.raises(OutputNotWritten, match="no space left"):
             query.awaitTermination(PATIENCE)
         assert consumer.lag().first()["lag"] == 50, "only records without outputs are committed"
-        store = consumer.membership().store
+        store = consumer._subscription.joined().store
         pending = store.pending(opts["kafka.group.id"])[name, 0]
         assert sorted(pending) == list(range(0, 100, 2))
         assert all("no space left" in record.error for record in pending.values())
@@ -87,8 +124,12 @@ def test_outputs_as_dataframes(spark, kafka, topic, produce, tmp_path):
     out = str(tmp_path / "out")
     opts |= {"kafka.group.id": f"{name}-view"}
     with CooperativeConsumer(opts, spark) as consumer:
-        job = consumer.foreach(two_rows, output=out, output_schema=schema)
+        job = consumer.foreach(
+            two_rows, output=out, output_schema=schema, output_partition_by="twice"
+        )
         assert job.trigger(availableNow=True).start().awaitTermination(PATIENCE)
+    check_lineage(events, kafka.bootstrap_servers, name, out)
+    assert DeltaTable(out).metadata().partition_columns == ["twice"]
     lost = (
         spark.read.format("delta")
         .load(out)

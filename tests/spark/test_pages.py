@@ -41,7 +41,8 @@ def world(
             patch.setattr(CooperativeQuery, "awaitTermination", _until_ctrl_c)
             cluster = str(admin.describe_cluster()["cluster_id"])
             yield World(kafka, cluster, spark, tmp_path_factory.mktemp("pages"), patch)
-            sys.modules.pop("shop", None)
+            for module in ("shop", "billing"):
+                sys.modules.pop(module, None)
         admin.delete_topics(sorted(set(admin.list_topics()) - before))
 
 
@@ -140,18 +141,23 @@ def test_a_job_is_killed_and_looked_at_as_the_tutorial_does(world: World) -> Non
     """The commands show what the killed job had committed, and what it had not."""
     page = ROOT / "docs" / "tutorials" / "kill-it.md"
     folder, reader = world.begin(page)
-    handler, start, look = blocks_of(page)
+    handler, start, look, again, count = blocks_of(page)
     reader.run_block(handler)
     ((_, *arguments),) = reader.commands(start)
+    # In processes of their own: their workers write to the current folder.
+    command = [sys.executable, "-m", "coopconsume", *arguments]
     with (folder / "said").open("w") as said:
-        job = subprocess.Popen(
-            [sys.executable, "-m", "coopconsume", *arguments], stdout=said, stderr=said
-        )
+        job = subprocess.Popen(command, stdout=said, stderr=said)
     try:
-        until(lambda: "done" in (folder / "said").read_text())
         until(lambda: committed(world, "slow"))
     finally:
         kill_tree(job)
+    before = committed(world, "slow")
+    assert 0 < before < 1_000
     shown = reader.run_block(look)
     assert "group slow" in shown
     assert "payments-0" in shown
+    assert list(reader.commands(again)) == [["coopconsume", *arguments]]
+    subprocess.run(command, check=True, capture_output=True)
+    assert reader.run_block(count).startswith("1,000 payments handled, ")
+    assert committed(world, "slow") == 1_000

@@ -129,7 +129,7 @@ def test_topics_change_without_a_new_consumer(spark, kafka, topic, produce, tmp_
         consumer.pause()
         consumer.poll(0)
         assert consumer.status["waitingFor"]["reason"] == "paused"
-        store, group = consumer.membership().store, opts["kafka.group.id"]
+        store, group = consumer._subscription.joined().store, opts["kafka.group.id"]
         consumer.unsubscribe()
         assert consumer.assignment() == {}
         consumer.subscribe(second)
@@ -170,7 +170,7 @@ def test_a_forgotten_frame_expires(spark, kafka, topic, produce, tmp_path):
     del opts["subscribe"]
     with CooperativeConsumer(opts, spark) as consumer:
         consumer.subscribe(name, Listener())
-        store, group = consumer.membership().store, opts["kafka.group.id"]
+        store, group = consumer._subscription.joined().store, opts["kafka.group.id"]
         frame = consumer.poll(PATIENCE)
         until(lambda: "maxPollInterval" in consumer.status["message"])
         assert heard == ["other", "revoked"]
@@ -217,12 +217,13 @@ def test_a_query_that_takes_long_to_start_keeps_its_group(
     opts = options(kafka, tmp_path, name, maxPollInterval="2 seconds")
     with CooperativeConsumer(opts, spark) as consumer:
         consumer.subscribe()
-        membership = consumer.membership()
+        subscription = consumer._subscription
+        membership = subscription.joined()
         check = membership.cluster.check_topics
 
         def check_for_long(*args):
             left = time.monotonic() + 6
-            until(lambda: time.monotonic() > left or consumer._membership is not membership)
+            until(lambda: time.monotonic() > left or subscription.membership is not membership)
             check(*args)
 
         monkeypatch.setattr(membership.cluster, "check_topics", check_for_long)
@@ -232,8 +233,8 @@ def test_a_query_that_takes_long_to_start_keeps_its_group(
         def are_done() -> bool:
             return store.state(group)[name, 0].stable_offset == 5
 
-        until(lambda: consumer._membership is not membership or are_done())
-        assert consumer._membership is membership
+        until(lambda: subscription.membership is not membership or are_done())
+        assert subscription.membership is membership
 
 
 def test_frames_are_given_back_and_given_up(spark, kafka, topic, produce, tmp_path):
@@ -301,7 +302,7 @@ def test_frames_are_given_back_and_given_up(spark, kafka, topic, produce, tmp_pa
         assert sorted(found) == [(0, o) for o in [27, 37, *range(40, 60)] if o % 10 != 3]
         assert consumer.poll(0).count() == 0
         assert consumer.status["waitingFor"]["reason"] == "retry"
-        pending = consumer.membership().store.pending(consumer.options.group_id)[name, 0]
+        pending = consumer._subscription.joined().store.pending(consumer.options.group_id)[name, 0]
         assert {o: (p.attempts, p.error) for o, p in pending.items()} == {
             3: (1, "the bank sleeps"), 13: (1, "the bank sleeps")
         }  # fmt: skip
@@ -326,6 +327,6 @@ def test_holes_do_not_hold_up_a_hand_over(spark, kafka, topic, tmp_path, monkeyp
         frame = consumer.poll(PATIENCE)
         assert in_key_order(frame) == [(0, 0), (0, 4), (0, 8)]
         consumer.commit(frame)
-        session = consumer.membership()._worker
+        session = consumer._subscription.joined()._current.worker
         assert session.places[name, 0].polled, "not all holes are proven yet"
         assert session.hand_over(PATIENCE) == []

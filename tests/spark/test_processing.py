@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
 def verdict_of(consumer, folder, produced, dead=(), **more):
     """The checker's verdict over the history in a folder and the consumer's commit log."""
-    store, group = consumer.membership().store, consumer.options.group_id
+    store, group = consumer._subscription.joined().store, consumer.options.group_id
     letters = {tp: [(o, o) for t, p, o in dead if (t, p) == tp] for tp in produced}
     return check(
         read_history(folder / "history"), produced, done_book(store, group),

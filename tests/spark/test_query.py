@@ -45,7 +45,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
 def verdict_of(consumer, folder, produced, dead=(), **more):
     """The checker's verdict over the history in a folder and the consumer's commit log."""
-    membership = consumer.membership()
+    membership = consumer._subscription.joined()
     group = consumer.options.group_id
     letters: dict = {}
     for topic, partition, offset in dead:
@@ -240,7 +240,7 @@ def test_a_restart_does_not_try_a_record_before_it_is_due(
             # After the restart it is read from Kafka: there was no other attempt.
             until(lambda: query.lastProgress["partitions"][0]["blocker"]["key"] == "k2")
             query.stop()
-            held = consumer.membership().store.pending(f"{name}-group")[name, 0][2]
+            held = consumer._subscription.joined().store.pending(f"{name}-group")[name, 0][2]
             return query.lastProgress["partitions"][0], held
 
     before, first = run([(b"k%d" % i, b"") for i in range(5)], 5, 0.0)
@@ -341,7 +341,7 @@ def test_records_of_an_open_transaction_are_no_holes(spark, kafka, topic, produc
         looks = set()
         until(
             lambda: (
-                looks.add(query._job._epoch_state and query._job._epoch_state._ends_at)
+                looks.add(query._job._epoch_state and query._job._epoch_state.log_watch._ends_at)
                 or len(looks) > 3
             )
         )
@@ -354,7 +354,7 @@ def test_records_of_an_open_transaction_are_no_holes(spark, kafka, topic, produc
         end = produce(name, [(b"end", b"")])
         produced[name, 0] |= dict.fromkeys(end, b"end")
         # A transaction's end is answered before its markers are written: wait until all is seen.
-        cluster = consumer.membership().cluster
+        cluster = consumer._subscription.joined().cluster
         until(lambda: cluster.ends([(name, 0)])[name, 0] > end[0])
         query.processAllAvailable()
         query.stop()
@@ -406,7 +406,7 @@ def test_a_killed_worker_repeats_nothing_that_it_has_reported(
     opts = options(kafka, tmp_path, name, batchTime="1 minute")
     with CooperativeConsumer(opts, spark) as consumer:
         query = consumer.foreach(Waits(tmp_path), retry=RetryPolicy(backoff=0.1)).start()
-        store, group = consumer.membership().store, opts["kafka.group.id"]
+        store, group = consumer._subscription.joined().store, opts["kafka.group.id"]
 
         def undone(partition):
             commits = store.state(group).get((name, partition), PartitionCommits())
@@ -520,9 +520,9 @@ def test_what_was_polled_before_a_rebalance_comes_again(spark, kafka, topic, pro
         with CooperativeConsumer(opts, spark) as third:
             third.subscribe()
             until(third.assignment)
-            assignment = third.membership().wait_for_assignment(PATIENCE)
+            assignment = third._subscription.joined().wait_for_assignment(PATIENCE)
             assert assignment.life_ms == 1000 * (2 + 4), "a job that follows works under leases"
-            wait = assignment.waits((name, 0), assignment.owned[name, 0].ranges)
+            wait = assignment.in_doubt.seconds((name, 0), assignment.owned[name, 0].ranges)
             assert wait == 0, "everything that the others had polled was committed"
 
 
@@ -545,7 +545,7 @@ def test_the_order_of_a_partition_holds_over_all_members(spark, kafka, topic, pr
         until(second.assignment)
         b.processAllAvailable()
         b.stop()
-        store = second.membership().store
+        store = second._subscription.joined().store
         done = done_book(store, second.options.group_id)
     produced = {(name, 0): dict(enumerate(keys * 2))}
     history = read_history(tmp_path / "history")
@@ -667,7 +667,7 @@ def test_a_rebalance_that_moves_nothing_stops_nothing(spark, kafka, topic, produ
     with CooperativeConsumer(opts, spark) as first:
         query = first.foreach(Recorded(tmp_path / "history", SlowKey(tmp_path))).start()
         until((tmp_path / "slow-0").exists)
-        store, group = first.membership().store, first.options.group_id
+        store, group = first._subscription.joined().store, first.options.group_id
 
         def is_done(count):
             return len(store.state(group)[name, 0].ranges) == count
@@ -733,7 +733,7 @@ def test_two_standalone_members_share_a_partition_and_prove_holes(spark, kafka, 
         with pytest.raises(InvalidOption, match="assign whole partitions"):
             a.foreach(Recorded(tmp_path / "history"), ordering="partition").start()
         # A transaction's end is answered before its markers are written.
-        cluster = b.membership().cluster
+        cluster = b._subscription.joined().cluster
         until(lambda: cluster.ends([(name, 0)])[name, 0] == 44)
         frame = b.poll(PATIENCE)
         mine = {bytes(row["key"]) for row in frame.collect()}
@@ -745,7 +745,7 @@ def test_two_standalone_members_share_a_partition_and_prove_holes(spark, kafka, 
                     answer(rows)
         with pytest.raises(NotPolled):
             b.commit({tp: [(0, 43)]})
-        store, group = b.membership().store, b.options.group_id
+        store, group = b._subscription.joined().store, b.options.group_id
         assert store.pending(group) == {}
         assert store.state(group)[name, 0].stable_offset == 0
         assert not store.state(group)[name, 0].ranges

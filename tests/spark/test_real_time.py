@@ -70,7 +70,7 @@ class Traffic:
 
 def verdict_of(consumer, folder, produced, dead=(), **more):
     """The checker's verdict over the history in a folder and the consumer's commit log."""
-    store, group = consumer.membership().store, consumer.options.group_id
+    store, group = consumer._subscription.joined().store, consumer.options.group_id
     letters = {tp: [(o, o) for t, p, o in dead if (t, p) == tp] for tp in produced}
     return check(
         read_history(folder / "history"), produced, done_book(store, group),
@@ -249,7 +249,7 @@ def test_transactions_at_the_head_of_the_log(spark, kafka, topic, tmp_path):
         )
         transaction(0, commits=True)
         until(lambda: is_live(query))
-        store, group = consumer.membership().store, opts["kafka.group.id"]
+        store, group = consumer._subscription.joined().store, opts["kafka.group.id"]
 
         def stable():
             return store.state(group)[name, 0].stable_offset
@@ -316,9 +316,9 @@ def test_a_killed_worker_costs_only_repeats_of_what_was_in_flight(
 
 def live_slots(query):
     """The slots that read by themselves, each with the number of its run."""
-    runs = list(query._job._dispatcher.running.values())
+    runs = list(query._job._dispatcher.runs.by_number.values())
     live = [one for one in runs if one.is_real_time and not one.ending]
-    return {slot: one.number for one in live for slot in one.active - one.stopped}
+    return {task.slot: one.number for one in live for task in one.active if not task.is_stopped}
 
 
 @pytest.mark.slow
@@ -369,7 +369,7 @@ def fetch_servers():
 @pytest.fixture
 def one_run(monkeypatch):
     """Leases that no loaded host lets pass: the end of a lease of 2 s is that of its run."""
-    for module in ("group.membership", "runtime.dispatch.slot_leases"):
+    for module in ("group.work_life", "runtime.dispatch.slot_leases"):
         monkeypatch.setattr(f"coopconsume.{module}.lease_of", lambda _options: 60.0)
 
 

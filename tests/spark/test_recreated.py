@@ -8,7 +8,7 @@ import pytest
 from kafka.admin import KafkaAdminClient
 
 from coopconsume import CooperativeConsumer
-from coopconsume.runtime import epoch_state
+from coopconsume.runtime import log_watch
 from coopconsume.testing.history import read_history
 from tests.spark.support import PATIENCE, Recorded, options, until
 
@@ -71,7 +71,7 @@ def test_real_time_reads_a_recreated_topic_from_its_start(
         query.processAllAvailable()
         with monkeypatch.context() as patched:
             for every in ("_ENDS_EVERY", "_STARTS_EVERY"):
-                patched.setattr(epoch_state, every, PATIENCE)
+                patched.setattr(log_watch, every, PATIENCE)
             create_again(name, b"third", 300)
             until(lambda: calls_of(tmp_path, b"third").count(299))
         query.processAllAvailable()

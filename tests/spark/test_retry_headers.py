@@ -61,7 +61,7 @@ def test_added_headers_outlive_restarts_and_come_to_jobs_frames_and_letters(
     opts = options(kafka, tmp_path, name, deadLetter=f"kafka:{dead}", includeHeaders="true")
     retry = RetryPolicy(backoff=0.1, max_backoff=0.1)
     with CooperativeConsumer(opts, spark) as consumer:
-        store, group = consumer.membership().store, consumer.options.group_id
+        store, group = consumer._subscription.joined().store, consumer.options.group_id
         query = consumer.foreach(Adds(tmp_path), concurrency=2, retry=retry).start()
 
         def failed():

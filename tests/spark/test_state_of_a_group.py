@@ -45,7 +45,7 @@ def test_a_group_has_one_state_over_members_and_starts(spark, kafka, topic, prod
 
     with CooperativeConsumer(opts, spark) as consumer:
         query = with_state(consumer, folder).start()
-        store = consumer.membership().store
+        store = consumer._subscription.joined().store
         until(lambda: any(folder.glob("changelog/_delta_log/*.json")) and totals() == 70)
         epoch = store.assignment(group).epoch
         others = [

@@ -11,7 +11,7 @@ import pytest
 
 from coopconsume import CooperativeConsumer, LocalKafka
 from coopconsume.errors import AlreadyClosed
-from coopconsume.runtime.epoch_state import EpochState
+from coopconsume.runtime.log_watch import LogWatch
 from tests.spark.support import PATIENCE, options, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow]
@@ -26,8 +26,8 @@ def is_planned(query):
     """Whether Spark plans a batch, so that no slot of it has connected."""
     dispatcher = query._job._dispatcher
     return any(
-        batch.waiting and not any(map(dispatcher.leases.has_met, batch.connections))
-        for batch in dispatcher.running.copy().values()
+        batch.unfinished and not any(map(dispatcher.leases.has_met, batch.connections))
+        for batch in dispatcher.runs.by_number.copy().values()
     )
 
 
@@ -39,13 +39,13 @@ def test_everything_ends_while_the_broker_is_away(spark, tmp_path, monkeypatch, 
     from kafka import KafkaProducer
 
     looks: Counter[str] = Counter()
-    look = EpochState.refresh_ends
+    look = LogWatch.refresh
 
-    def noted(state, *, force=False):
-        looks[state.assignment.options.group_id] += 1
-        look(state, force=force)
+    def noted(watch, **how):
+        looks[watch._assignment.options.group_id] += 1
+        look(watch, **how)
 
-    monkeypatch.setattr(EpochState, "refresh_ends", noted)
+    monkeypatch.setattr(LogWatch, "refresh", noted)
     with LocalKafka() as broker:
         names = ("idle", "busy", "claimed", "polled")
         producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers)
@@ -66,7 +66,7 @@ def test_everything_ends_while_the_broker_is_away(spark, tmp_path, monkeypatch, 
         frame = until(lambda: consumers["polled"].poll(1))
         consumers["polled"].commit(frame)
         until(lambda: jobs["busy"].lastProgress)
-        stores = {name: consumers[name].membership().store for name in jobs}
+        stores = {name: consumers[name]._subscription.joined().store for name in jobs}
         broker.kill()
         until(lambda: is_planned(jobs["busy"]))
         ended = []
@@ -86,7 +86,7 @@ def test_everything_ends_while_the_broker_is_away(spark, tmp_path, monkeypatch, 
             if name in jobs:
                 job = jobs[name]._job
                 threading.Thread(target=jobs[name].stop, daemon=True).start()
-                until(lambda: job._stopping or job.ended.is_set())
+                until(lambda: job._completion.is_stopping or job.ended.is_set())
                 before = looks[group(name)]
                 jobs[name].stop()
                 assert looks[group(name)] == before
@@ -105,7 +105,7 @@ def test_everything_ends_while_the_broker_is_away(spark, tmp_path, monkeypatch, 
             (commits,) = stores[name].state(group(name)).values()
             count = commits.stable_offset + len(commits.ranges)
             assert count == query.lastProgress["totals"]["done"]
-        left = jobs["busy"]._job._dispatcher.running.values()
+        left = jobs["busy"]._job._dispatcher.runs.by_number.values()
         assert all(batch.is_withdrawn for batch in left)
         confirmed = [line for line in caplog.messages if "did not confirm" in line]
         assert {line.split()[1].rstrip(":") for line in confirmed} == {

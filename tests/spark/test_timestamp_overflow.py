@@ -154,5 +154,5 @@ def test_frames_have_records_with_timestamps_out_of_range(
         ]
         consumer.reject(frame.where("offset IN (1, 4)"), reason="odd")
         consumer.commit(frame)
-        store = consumer._membership.store  # type: ignore[union-attr]
+        store = consumer._subscription.joined().store
         assert store.state(opts["kafka.group.id"])[odd, 0].stable_offset == len(STAMPS)

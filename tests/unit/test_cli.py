@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,6 +49,7 @@ from coopconsume.errors import (
 from coopconsume.kafka.topics import describe_topics, set_shareable
 from coopconsume.monitoring.screen import Rate, Screen, bar
 from coopconsume.options import TABLE
+from coopconsume.testing.local import session as sessions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,9 +77,8 @@ CLOSED = "127.0.0.1:1"
 @pytest.fixture(autouse=True)
 def _no_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide the session of the test run, which ``run`` would take, and so look for no Java."""
-    # Of the first, its package shows the command by that name.
-    for name in ("coopconsume.cli.run", "coopconsume.cli.catalog"):
-        monkeypatch.setattr(import_module(name), "given_session", lambda: None)
+    for name in ("run", "catalog"):
+        monkeypatch.setattr(f"coopconsume.cli.{name}.given_session", lambda: None)
 
 
 def run(folder: Path, handler: str = HANDLER, *more: str, **changed: str | None) -> Result:
@@ -153,20 +155,39 @@ def test_help_of_run_describes_all_options_of_the_consumer() -> None:
 
 def test_all_commands_are_there() -> None:
     """No group of commands got lost."""
-    known = {"broker", "dead-letters", "demo", "groups", "lag", "log", "offsets", "owners"}
+    known = {
+        "broker",
+        "dead-letters",
+        "demo",
+        "doctor",
+        "exporter",
+        "groups",
+        "lag",
+        "log",
+        "offsets",
+        "owners",
+    }
     known |= {"queue", "records", "run", "state", "store", "topics", "ui"}
     assert set(main.commands) == known
 
 
-def test_version_is_printed_without_loading_spark() -> None:
-    """``python -m coopconsume --version`` works, and does not pay for PySpark."""
+def test_a_command_loads_what_it_needs() -> None:
+    """Its help, the version and completions need no library, and no other command."""
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "coopconsume", "--version"],
+        [sys.executable, Path(__file__).parents[1] / "command_starts.py"],
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
-    assert done.returncode == 0
-    assert done.stdout.startswith("coopconsume ")
-    assert "| pyspark" not in done.stderr.replace("|   ", "| ")
+    assert done.returncode == 0, done.stderr
+
+
+def test_python_runs_the_package_as_the_command() -> None:
+    """``python -m coopconsume`` has the version of the distribution."""
+    done = subprocess.run(
+        [sys.executable, "-m", "coopconsume", "--version"],
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert (done.returncode, done.stdout) == (0, f"coopconsume {project['version']}\n")
 
 
 @pytest.mark.parametrize(
@@ -180,6 +201,7 @@ def test_version_is_printed_without_loading_spark() -> None:
         (["broker", "--port", "99999"], "1<=x<=65535"),
         (["demo", "--records", "5"], "2000<=x<=336776"),
         (["nonsense"], "No such command"),
+        (["laag"], "'lag'"),
         (["topics", "alter", "orders"], "--accept-range-fetch"),
         (["topics", "alter", "--accept-range-fetch"], "NAME..."),
         (["topics", "describe", "-o", "commitTable"], "write it as key=value"),
@@ -232,10 +254,9 @@ def start_of_run(
     def start(*_: object) -> None:
         raise error
 
-    module = import_module("coopconsume.cli.run")
-    monkeypatch.setattr(module, "Cluster", Known)
-    monkeypatch.setattr(module, "find_java", lambda **_: None)
-    monkeypatch.setattr(module, "_local_session", start)
+    monkeypatch.setattr("coopconsume.kafka.cluster.Cluster", Known)
+    monkeypatch.setattr("coopconsume.testing.local.java.find_java", lambda **_: None)
+    monkeypatch.setattr("coopconsume.cli.run._local_session", start)
 
 
 def test_a_table_of_a_catalog_is_left_to_spark(
@@ -306,13 +327,18 @@ _ROWS = ["--output-schema", "value string"]
         (["--max-attempts", "3"], "without dead_letter"),
         (["--on-dead", "park"], "park without dead_letter"),
         (["--output", "out"], "output_schema"),
-        (_ROWS, "output_schema alone"),
+        (_ROWS, "option output_schema = 'value string' without output: give output, too"),
         (["--output-mode", "merge"], "'merge' without output"),
         (["--ordering", "none", "-o", "maxRecordsPerSecondPerKey=1"], "it needs ordering='key'"),
         ([*_ROWS, "--output", "kafka:t", "--output-mode", "merge"], "it needs a Delta table"),
         ([*_ROWS, "--output", "out", "--output-mode", "transactional"], "it needs a topic"),
         ([*_ROWS, "--output", "kafka:t", "--output-mode", "transactional"], "'purgatory'"),
         ([*_ROWS, "--output", "kafka:"], "kafka:TOPIC"),
+        (["--output-partition-by", "a"], "output_partition_by = ('a',) without output"),
+        (
+            [*_ROWS, "--output", "kafka:t", "--output-partition-by", "a, b"],
+            "output_partition_by = ('a', 'b'): it needs a Delta table",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_before_anything_starts(
@@ -362,7 +388,7 @@ def test_an_address_without_a_port_is_wrong_usage(folder: Path, servers: str) ->
 
 def test_a_host_without_an_address_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mistyped name is distinguished from a broker that does not answer."""
-    monkeypatch.setattr("coopconsume.kafka.cluster._CONNECT_MS", 500)
+    monkeypatch.setattr("coopconsume.kafka.calls._CONNECT_MS", 500)
     result = run(folder, kafka_bootstrap_servers="no-such-host.invalid:9092")
     assert result.exit_code == 1
     assert "(no address is known for no-such-host.invalid)" in one_sentence(result)
@@ -399,6 +425,10 @@ def test_faults_of_a_disk_are_said_in_words(problem: str, said: str) -> None:
     assert said in str(error)
     assert "os error" not in str(error)
     assert "Os {" not in str(error)
+    # Only a write has a commit to repeat.
+    assert "counts once" in str(error)
+    read = CommitLogUnavailable("/data/commits", "read", problem)
+    assert str(read).endswith("Try again once its storage answers")
 
 
 @pytest.mark.parametrize("place", ["file/commits", "/proc/nowhere/commits"])
@@ -454,7 +484,7 @@ def test_a_wrong_retry_policy_is_wrong_usage(folder: Path, attempts: str) -> Non
 
 def test_no_broker_is_one_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It names the address; Spark was not started for it, and no table was made."""
-    monkeypatch.setattr("coopconsume.kafka.cluster._CONNECT_MS", 500)
+    monkeypatch.setattr("coopconsume.kafka.calls._CONNECT_MS", 500)
     result = run(folder)
     assert result.exit_code == 1
     assert "no Kafka broker answers at 127.0.0.1:" in one_sentence(result)
@@ -611,9 +641,26 @@ def test_a_terminal_has_one_line_that_moves() -> None:
     assert stream.getvalue() == f"one{wipe}two{wipe}done\nthree{wipe}"
 
 
+def test_a_line_above_the_status_leaves_it_there() -> None:
+    """Many of them do not delay the next status, in a terminal or elsewhere."""
+    stream, plain = Terminal(), io.StringIO()
+    for each in (stream, plain):
+        with Screen(each) as screen:
+            screen.above("zero")
+            screen.status("one", force=True)
+            written = screen._written_at
+            screen.above("a")
+            screen.above("b")
+            assert screen._written_at == written
+            screen.status("two", force=True)
+    wipe = "\r\x1b[2K"
+    assert stream.getvalue() == f"zero\none{wipe}a\none{wipe}b\none{wipe}two{wipe}"
+    assert plain.getvalue() == "zero\none\na\nb\ntwo\n"
+
+
 def test_a_terminal_shows_all_of_a_long_status(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a job waits for is at its end, and a terminal has 80 columns."""
-    monkeypatch.setenv("COLUMNS", "21")
+    monkeypatch.setenv("COLUMNS", "23")
     monkeypatch.setenv("LINES", "4")
     stream = Terminal()
     with Screen(stream) as screen:
@@ -672,8 +719,8 @@ def test_a_session_for_a_catalog_ends_with_the_command(
 
     events: list[object] = []
     session = object()
-    monkeypatch.setattr(catalog, "local_session", lambda conf: events.append(conf) or session)
-    monkeypatch.setattr(catalog, "stop_session", events.append)
+    monkeypatch.setattr(sessions, "local_session", lambda conf: events.append(conf) or session)
+    monkeypatch.setattr(sessions, "stop_session", events.append)
     conf = {"spark.sql.catalog.shop": "x.Catalog"}
 
     def fail() -> None:
@@ -700,16 +747,14 @@ def test_a_repair_into_a_catalog_gets_a_session(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the damaged table is on a path."""
-    from coopconsume.cli import catalog
-
     session, asked = object(), []
 
     def check(target: str, *, spark: object) -> None:
         asked.append((target, spark))
         raise CommitTableNotFound(target)
 
-    monkeypatch.setattr(catalog, "local_session", lambda conf: session)
-    monkeypatch.setattr(catalog, "stop_session", asked.append)
+    monkeypatch.setattr(sessions, "local_session", lambda conf: session)
+    monkeypatch.setattr(sessions, "stop_session", asked.append)
     monkeypatch.setattr(import_module("coopconsume.admin.client"), "check_table", check)
     path = str(folder / "commits")
     CliRunner().invoke(
@@ -779,7 +824,7 @@ def test_a_source_that_spark_has_found_needs_no_registration() -> None:
 @pytest.mark.parametrize("more", [("--processing-time", "soon"), ("--concurrency", "0")])
 def test_a_wrong_value_is_refused_before_the_broker_is_asked(tmp_path, more, monkeypatch):
     """The error names the option."""
-    monkeypatch.setattr(sys.modules["coopconsume.cli.run"], "_check_before_starting", None)
+    monkeypatch.setattr("coopconsume.cli.run._check_before_starting", None)
     result = run(tmp_path, HANDLER, *more)
     assert result.exit_code == 2
     assert more[0].strip("-") in result.output
@@ -801,6 +846,19 @@ def test_a_result_is_made_in_one_form_only() -> None:
     assert (CliRunner().invoke(command).output, made) == ("text\n", ["text"])
     made.clear()
     assert (CliRunner().invoke(command, "--json").output, made) == ("null\n", ["document"])
+
+
+def test_the_help_has_jobs_first_and_all_commands_in_sections() -> None:
+    """Each command is in one section, with its own help."""
+    shown = CliRunner().invoke(main, ["--help"], terminal_width=100).stdout
+    heads = re.findall(r"^(\w[^\n]*):$", shown, re.MULTILINE)
+    assert heads == [
+        "Options", "Jobs", "Groups of jobs", "Fenced logs and work queues, without Spark",
+    ]  # fmt: skip
+    sections = shown.partition("Jobs:\n")[2].partition("  Exit codes:")[0]
+    listed = re.findall(r"^  ([\w-]+) +[A-Z]", sections, re.MULTILINE)
+    assert sorted(listed) == sorted(main.commands)
+    assert listed[0] == "run"
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252:strict", "utf-8"])

@@ -7,7 +7,6 @@ import math
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -21,8 +20,9 @@ from commits import CommitStore, Pending
 from commits.model import PARKED_MS
 from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.group.owned import Failed, Owned
+from coopconsume.group.shares_in_doubt import SharesInDoubt
 from coopconsume.runtime.commit.outbox import due_ms
-from coopconsume.runtime.epoch_state import EpochState
+from coopconsume.runtime.plan.partition_maker import PartitionMaker
 
 #: Where the wall clock is read, how often, and why it must be that one.
 WALL = {
@@ -30,11 +30,15 @@ WALL = {
     "commits/table_files.py": (1, "ages of files"),
     "commits/repair.py": (1, "how long ago other hosts appended, by the table's own log"),
     "commits/rows.py": (1, "the time of writing, for people and for bounds of waits"),
+    "coopconsume/doctor/workers.py": (1, "how far clocks of hosts are apart"),
+    "coopconsume/worker/look.py": (2, "how far clocks of hosts are apart"),
     "coopconsume/cli/groups.py": (1, "ages for people"),
     "coopconsume/cli/offsets.py": (2, "ages for people"),
     "coopconsume/cli/records.py": (1, "waits for people"),
+    "coopconsume/record.py": (1, "the date of a service becomes a wait, if it sends no time"),
     "coopconsume/runtime/decided_by.py": (1, "the time of a decision, for people"),
     "coopconsume/runtime/decisions.py": (1, "the time of an outcome, for people"),
+    "coopconsume/monitoring/lineage.py": (1, "the time of an event, for its consumers"),
     "coopconsume/fenced/election.py": (1, "timestamps of records"),
     "coopconsume/fenced/ownership/registry.py": (1, "the time of an event, for people"),
     "coopconsume/fenced/ownership/delta_store.py": (1, "the time of writing, for people"),
@@ -43,8 +47,8 @@ WALL = {
         "when a line of the log was written becomes a time of the run",
     ),
     "coopconsume/queue/table_log.py": (1, "the time of writing, for people"),
-    "coopconsume/group/epoch_assignment.py": (2, "due times of the log become waits"),
-    "coopconsume/group/chunks.py": (1, "due times of the log become waits"),
+    "coopconsume/group/loading.py": (1, "due times of the log become waits"),
+    "coopconsume/group/chunks.py": (2, "due times of the log become waits"),
     "coopconsume/runtime/commit/outbox.py": (1, "waits become due times of the log"),
     "coopconsume/runtime/dispatch/latest_start.py": (
         1,
@@ -63,17 +67,17 @@ WALL = {
     "coopconsume/state/store.py": (3, "when a value with a time to live is gone, ages of files"),
     "coopconsume/state/value.py": (1, "when a value with a time to live is gone"),
     "coopconsume/worker/left_report.py": (1, "ages of files"),
-    "coopconsume/worker/slot.py": (
-        6,
-        "the latest start of a batch, sent by another host; latency from the timestamps of records",
-    ),
+    "coopconsume/worker/row_progress.py": (3, "latency from the timestamps of records"),
+    "coopconsume/worker/slot.py": (3, "the latest start of a batch, sent by another host"),
     "coopconsume/admin/views.py": (1, "ages for people"),
+    "coopconsume/admin/overview/collect.py": (1, "which waits are over, for people"),
     "coopconsume/admin/overview/data.py": (1, "which waits are over, for people"),
+    "coopconsume/admin/overview/metrics.py": (1, "ages and which waits are over, for people"),
     "coopconsume/admin/overview/tables.py": (1, "ages for people"),
     "coopconsume/kafka/retention.py": (1, "the timestamps of records that retention deletes soon"),
     "coopconsume/runtime/status/verdict.py": (1, "the end of a wait, for people"),
     "coopconsume/ui/content.py": (2, "ages and which waits are over, for people"),
-    "coopconsume/ui/watch.py": (2, "times of what is shown, for people"),
+    "coopconsume/admin/overview/watch.py": (3, "times of what is shown, for people"),
 }
 
 
@@ -156,19 +160,14 @@ def test_what_is_in_doubt_waits_its_time_by_the_monotonic_clock(monkeypatch):
     """A clock that is set, forth or back, neither ends the wait nor makes it longer."""
     pending = [Failed(3, 5, 1, time.monotonic() + 40.0, "x")]
     owned = Owned("t", 0, (KeyRange(),), 0, commits.OffsetRanges(), pending)
-    epoch_state = EpochState.__new__(EpochState)
-    epoch_state._job_spec = SimpleNamespace(outputs=None, ordering="key")
-    epoch_state._slots, epoch_state._most_waiting, epoch_state.partitions = 1, None, []
-    epoch_state.undealt = []
     assignment = EpochAssignment.__new__(EpochAssignment)
     assignment.owned = {("t", 0): owned}
-    epoch_state.assignment = assignment
+    maker = PartitionMaker(assignment, "key", slots=1, max_outputs_waiting=None)
     begun, real = time.monotonic(), time.time
     for step in (-86_400.0, 86_400.0):
         monkeypatch.setattr(time, "time", lambda step=step: real() + step)
-        assignment._waits = []
-        assignment.left_running([Share("t", 0, KeyRange())], 72.0)
-        partition = epoch_state._make_partition(owned)
+        assignment.in_doubt = SharesInDoubt([(Share("t", 0, KeyRange()), 72.0)])
+        partition = maker.make(0, owned)
         partition.ledger.end = 10
         partition.deal_again(1, begun + 71.0)
         assert partition.slots.backlog([0], begun + 71.0) == 0

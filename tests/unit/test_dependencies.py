@@ -40,7 +40,9 @@ LAYERS = [
         "coopconsume.filters",
     },
     {"coopconsume.option_names", "coopconsume.option_values", "coopconsume.table_places"},
+    {"coopconsume.option_declaration"},
     {"coopconsume.options"},
+    {"coopconsume.command_place"},
     {"coopconsume.state"},
     {"coopconsume.kafka", "coopconsume.worker"},
     {"coopconsume.group", "coopconsume.monitoring", "coopconsume.fenced"},
@@ -48,8 +50,10 @@ LAYERS = [
     {"coopconsume.sinks"},
     {"coopconsume.runtime", "coopconsume.queue"},
     {"coopconsume.admin"},
-    {"coopconsume.ui"},
-    {"coopconsume.query", "coopconsume.handler_types"},
+    {"coopconsume.ui", "coopconsume.doctor"},
+    {"coopconsume.subscription", "coopconsume.handler_types"},
+    {"coopconsume.query"},
+    {"coopconsume.foreach"},
     {"coopconsume.consumer"},
     {"coopconsume.testing"},
     {"coopconsume"},
@@ -57,11 +61,11 @@ LAYERS = [
     {"coopconsume.cli"},
     {"coopconsume.__main__", "coopconsume.jobs", "coopconsume.data_source"},
 ]
-# Imports for type checkers alone that may go the other way: an error's attributes, `foreach`.
+# Imports for type checkers alone that may go the other way: an error's attributes, what is drawn.
 BACK = {
     ("assignors.errors", "assignors.ranges"),
     ("commits.errors", "commits.partition_commits"),
-    ("coopconsume.query", "coopconsume.consumer"),
+    ("coopconsume.admin.pictures", "coopconsume.consumer"),
 }
 # `assignors` is imported by Spark tasks, where only the standard library is sure to be there.
 NOT_AT_IMPORT = {

@@ -74,23 +74,38 @@ def test_the_life_of_a_record_names_what_is_in_the_code() -> None:
         assert not owner or f"class {owner}" in path.read_text(), (name, file)
 
 
-def test_the_states_of_a_record_are_those_of_the_code() -> None:
+@pytest.mark.parametrize(
+    ("what", "file", "count"),
+    [("record", "plan/partition.py", 10), ("slot", "dispatch/slot_task.py", 9)],
+)
+def test_the_states_are_those_of_the_code(what: str, file: str, count: int) -> None:
     """The page and the docstring of the module have the same states, in the same order."""
     page = (DOCS / "explanation" / "life-of-a-record.md").read_text()
-    section = page.partition("## The states of a record\n")[2].partition("\n## ")[0]
-    source = (ROOT / "coopconsume" / "runtime" / "plan" / "partition.py").read_text()
+    section = page.partition(f"## The states of a {what}\n")[2].partition("\n## ")[0]
+    source = (ROOT / "coopconsume" / "runtime" / file).read_text()
     states = [re.findall(r"^\| ([a-z ]+) \|", text, re.MULTILINE) for text in (section, source)]
-    assert len(states[0]) == 10
+    assert len(states[0]) == count
     assert states[0] == states[1]
 
 
-@pytest.mark.parametrize("title", ["A batch", "A commit"])
-def test_a_batch_and_a_commit_pass_ten_files_at_most(title: str) -> None:
+@pytest.mark.parametrize(("title", "most"), [("A batch", 15), ("A commit", 11)])
+def test_a_batch_and_a_commit_pass_few_files(title: str, most: int) -> None:
     """The files that make the next call or keep what becomes of the records, as the page says."""
     page = (DOCS / "explanation" / "life-of-a-record.md").read_text()
     section = page.partition(f"## {title}\n")[2].partition("\n## ")[0]
     files = set(re.findall(r"`([\w/]+\.py)`", section))
-    assert 5 < len(files) <= 10, files
+    assert 5 < len(files) <= most, files
+
+
+def test_the_states_of_a_record_in_its_slot_are_those_of_the_code() -> None:
+    """Likewise, each with what it is entered by."""
+    page = (DOCS / "explanation" / "life-of-a-record.md").read_text()
+    section = page.partition("## The states of a record in its slot\n")[2].partition("\n## ")[0]
+    source = (ROOT / "coopconsume" / "worker" / "reporter.py").read_text()
+    row = re.compile(r"^\| ([a-z ]+) \| [^|]+ \| ([^|]+) \|(?: ([^|]+))? \|$", re.MULTILINE)
+    states = [row.findall(text) for text in (section, source)]
+    assert len(states[0]) == 10
+    assert states[0] == states[1]
 
 
 def test_all_fields_of_progress_stand_on_a_page() -> None:
@@ -126,6 +141,17 @@ def test_the_readme_is_one_page() -> None:
     assert len(PAGES["README.md"].splitlines()) <= 120
 
 
+def test_the_job_of_the_readme_is_tested_on_a_page() -> None:
+    """In at most 25 lines, its command included; the page is run, and has its program."""
+    readme = PAGES["README.md"].partition("## A job that calls a service")[2]
+    program, command = re.findall(r"```(?:python|sh)\n(.*?)```", readme, re.DOTALL)[:2]
+    lines = [line for line in f"{program}{command}".splitlines() if line.strip()]
+    assert len(lines) <= 25
+    assert command.startswith("coopconsume run billing:Billing --value billing:Order ")
+    page = PAGES["docs/how-to/test-a-handler.md"]
+    assert f"Save this as `billing.py`:\n\n```python\n{program}```" in page
+
+
 def test_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
     """Each figure of the README's table stands on the page of benchmarks."""
     section = PAGES["README.md"].partition("## Figures")[2].partition("\n## ")[0]
@@ -149,7 +175,10 @@ def test_programs_compile_and_import_what_exists(program: str) -> None:
     """A program is Python, and the names that it imports exist."""
     imports = [node for node in ast.walk(ast.parse(program)) if isinstance(node, ast.ImportFrom)]
     assert imports
+    saved = set(re.findall(r"Save this as `(\w+)\.py`", "".join(PAGES.values())))
     for node in imports:
+        if node.module in saved:
+            continue
         module = importlib.import_module(node.module or "")
         for name in node.names:
             assert hasattr(module, name.name), f"{node.module} has no {name.name}"

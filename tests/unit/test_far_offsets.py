@@ -179,9 +179,11 @@ def test_an_audit_counts_what_a_replica_lacks_far_below():
         replicas=[SimpleNamespace(place="r")],
         identities={},
         member=SimpleNamespace(
-            states=states,
-            states_of=lambda _: states,
-            done=lambda _: (done.stable_offset, done.ranges),
+            replicas=SimpleNamespace(
+                states=states,
+                states_of=lambda _: states,
+                done=lambda _: (done.stable_offset, done.ranges),
+            )
         ),
         is_read=lambda _: True,
     )

@@ -20,11 +20,14 @@ from coopconsume.runtime.status.progress import Meter
 from coopconsume.worker.report import (
     PartitionReport,
     PartitionWork,
+    SlotEnd,
     SlotReport,
     SlotStats,
     pack_offsets,
     unpack_offsets,
 )
+from coopconsume.worker.reporter import SlotReporter
+from coopconsume.worker.serial_runner import SerialRunner
 from coopconsume.worker.slot import _until_halted
 from coopconsume.worker.time_box import TimeBox
 from tests.model.polling_world import Log, Member, in_memory
@@ -237,13 +240,15 @@ def test_progressive_reports_have_what_is_filtered_once():
     )  # fmt: skip
     outcome = runner._outcome(3)
     outcome.drop_filtered(batches[0])
-    first = outcome.take_report(1)
+    time_box = TimeBox(runner._spec, SimpleNamespace())
+    reporter = SlotReporter(outcome, SerialRunner(lambda _: None, outcome, time_box))
+    first = reporter.take_report(1)
     assert (first.stats.filtered, unpack_offsets(first.partitions[0].filtered).to_pylist()) == (
         1,
         [1],
     )
     outcome.drop_filtered(batches[1])
-    last = outcome.close()
+    last = outcome.close(SlotEnd())
     assert (last.stats.filtered, unpack_offsets(last.partitions[0].filtered).to_pylist()) == (
         1,
         [4],
@@ -304,7 +309,7 @@ def test_filtered_records_are_done_and_counted_until_they_are_committed():
 
 def test_progress_counts_what_is_filtered():
     """Beside handler calls."""
-    meter = Meter({"id": "i", "runId": "r", "name": "n", "groupId": "g"}, 1)
+    meter = Meter({"id": "i", "runId": "r", "name": "n", "groupId": "g", "clientId": "c"}, 1)
     meter.reported(SlotReport(0, 0, stats=SlotStats(handled=2, filtered=3)), [])
     meter.progressed(5, (0.0, 0.0), [])
     (event,) = meter.recent

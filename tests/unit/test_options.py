@@ -90,6 +90,9 @@ def test_all_misspelt_options_are_named_at_once():
     [
         ("slots", "0", "whole number from 1"),
         ("slots", "many", "whole number"),
+        ("handlerLogLines", "101", "whole number from 0 to 100"),
+        ("showHandlerLines", "true", "give a whole number"),
+        ("showHandlerLines", "1001", "whole number from 0 to 1000"),
         ("deadLetterPartitions", "-1", "whole number from 0"),
         ("deadLetterTopicConfig", "retention.ms=-1", "give JSON"),
         ("deadLetterTopicConfig", '["retention.ms"]', "give JSON"),

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import re
+import textwrap
+from dataclasses import fields
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import coopconsume
 from coopconsume.cli import main
+from coopconsume.handler_types import ForeachSettings, FrameSettings
 from coopconsume.query import CooperativeForeach
 from coopconsume.record import Record
+from coopconsume.runtime.job_spec import HandlerSettings
 
 FACES = (
     "assignors",
@@ -87,6 +94,9 @@ SIGNATURES = {
     "coopconsume:QueueConsumer.acknowledge": "(record, kind='accept')",
     "coopconsume:QueueConsumer.commit": "()",
 }
+REFERENCE = Path(__file__).parents[2] / "docs/reference/api"
+#: The methods that take a handler, and the argument of the others that each does not have.
+METHODS = {"foreach": "", "foreach_with_state": "ordering", "foreach_frame": "concurrency"}
 MEMBERS = {
     "assignors:KeyRange": ("is_full",),
     "commits:OffsetRanges": ("range_count", "__iter__", "__len__"),
@@ -98,6 +108,42 @@ MEMBERS = {
     ),
     "coopconsume:LocalKafka": ("bootstrap_servers", "__enter__", "__exit__"),
     "coopconsume:QueueConsumer": ("close", "__enter__", "__exit__"),
+}
+#: What editors offer of the classes that users work with: internals begin with an underscore.
+OFFERED = {
+    "coopconsume:CooperativeConsumer": (
+        "assign assignment close commit committed describe_group foreach foreach_frame "
+        "foreach_with_state gaps key_metadata lag options pause poll reject resume retry seek "
+        "slots spark status subscribe unsubscribe wakeup"
+    ),
+    "coopconsume.query:CooperativeForeach": (
+        "addListener onHandlerLine onProgress queryName start trigger"
+    ),
+    "coopconsume:CooperativeQuery": (
+        "abort awaitTermination exception id isActive lastProgress name pause "
+        "processAllAvailable recentProgress resume runId state status stop ui_url"
+    ),
+    "coopconsume:QueueConsumer": "acknowledge close commit poll stable_offsets",
+    "coopconsume:AsyncQueueConsumer": "acknowledge close commit poll",
+    "coopconsume:Admin": (
+        "check dead_letters describe groups lag offsets reader records repair set_shareable topics"
+    ),
+    "coopconsume:FencedWriter": (
+        "acquire append append_async checkpoint checks close epoch is_open last_batch log "
+        "max_request_size next_offset next_seq opened_at peek refresh release resolve session"
+    ),
+    "coopconsume.fenced:MultiLogWriter": (
+        "acquire append close last_batch next_offset next_seq refresh"
+    ),
+    "coopconsume.fenced:LogReader": "close end epoch next_seq position read timeout",
+    "coopconsume:ExclusiveProducer": (
+        "acquire append append_async check close confirm epoch held_by is_open mode owner "
+        "partition registry session topic writer"
+    ),
+    "coopconsume:LeaderElection": "close lead leader leader_name resign start",
+    "coopconsume:OwnershipRegistry": (
+        "acquire close evict history holds keeps list own poll release session show store wait"
+    ),
 }
 ERRORS = (
     *("AssignmentConflict", "ConsumerRangeFetchNotAccepted", "CorruptCommitLog", "DataLoss"),
@@ -159,6 +205,77 @@ def test_members_that_others_rely_on(place: str) -> None:
     """Attributes and methods without arguments."""
     for name in MEMBERS[place]:
         assert hasattr(named(place), name), name
+
+
+@pytest.mark.parametrize("place", OFFERED)
+def test_an_editor_offers_what_the_reference_describes(place: str) -> None:
+    """Methods, properties and what is set on the instance, with those of the bases."""
+    kind = named(place)
+    ours = [base for base in kind.__mro__ if base.__module__.startswith("coopconsume.")]
+    offered = {name for base in ours for name in {*vars(base), *_set_on_instances(base)}}
+    assert sorted(name for name in offered if not name.startswith("_")) == OFFERED[place].split()
+    described = _described(kind)
+    assert {name for name in OFFERED[place].split() if name not in described} == set()
+
+
+def _set_on_instances(kind: type) -> set[str]:
+    return {
+        node.attr
+        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(kind))))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    }
+
+
+def _described(kind: type) -> set[str]:
+    """The arguments, attributes, methods and properties that the reference describes of a class."""
+    pages = "".join(page.read_text("utf-8") for page in sorted(REFERENCE.glob("*.md")))
+    _, _, section = pages.partition(f"\n## {kind.__name__}\n")
+    entries = re.findall(
+        r"^(?:- `([^`]+)`: |\*\*`(\w+))", section.partition("\n## ")[0], re.MULTILINE
+    )
+    return {name for names in entries for name in "".join(names).split(", ")} | {
+        *inspect.signature(kind).parameters
+    }
+
+
+def test_arguments_of_handlers_are_declared_once() -> None:
+    """What callers may give is what `HandlerSettings` declares, with its types and defaults."""
+    of_callers = {**_types(ForeachSettings), **_types(FrameSettings)}
+    declared = {field.name: str(field.type) for field in fields(HandlerSettings)}
+    assert of_callers.keys() == declared.keys()
+    # They hold what has been checked as any value.
+    exact = {name: kind for name, kind in declared.items() if kind != "Any"}
+    assert {name: of_callers[name] for name in exact} == exact
+    defaults = vars(HandlerSettings())
+    for method, left_out in METHODS.items():
+        shown = inspect.signature(getattr(coopconsume.CooperativeConsumer, method)).parameters
+        assert {name: shown[name].default for name in shown if name in defaults} == {
+            name: value for name, value in defaults.items() if name != left_out
+        }
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_unknown_argument_of_a_handler_is_refused_by_name(method: str) -> None:
+    """As Python does it, before anything begins."""
+    call = getattr(object.__new__(coopconsume.CooperativeConsumer), method)
+    given = {"state": "s", "state_schema": "long"} if method == "foreach_with_state" else {}
+    for unknown in {"concurency", METHODS[method]} - {""}:
+        said = rf"^CooperativeConsumer\.{method}\(\) got an unexpected .* '{unknown}'"
+        with pytest.raises(TypeError, match=said):
+            call(print, **given, **{unknown: 2})
+    with pytest.raises(TypeError, match=rf"{method}\(\) missing .*'handler'"):
+        call(**given)
+
+
+def _types(settings: Any) -> dict[str, str]:
+    """The types of a dictionary's keys, as they are written."""
+    return {
+        name: getattr(kind, "__forward_arg__", str(kind))
+        for name, kind in settings.__annotations__.items()
+    }
 
 
 def test_the_rest_that_others_rely_on() -> None:

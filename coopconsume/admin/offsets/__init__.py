@@ -1,17 +1,44 @@
-"""A group's offsets for operators: their status, their blockers, and moves."""
+"""A group's offsets for operators: their status, their blockers, and moves.
 
-from coopconsume.admin.offsets.admin import OffsetAdmin
-from coopconsume.admin.offsets.document import read_document, write_document
-from coopconsume.admin.offsets.moves import Kept, Move
-from coopconsume.admin.offsets.status import Blocker, Gap, PartitionStatus
+Names are imported when first used.
+"""
 
-__all__ = [
-    "Blocker",
-    "Gap",
-    "Kept",
-    "Move",
-    "OffsetAdmin",
-    "PartitionStatus",
-    "read_document",
-    "write_document",
-]
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from coopconsume.admin.offsets.admin import OffsetAdmin as OffsetAdmin
+    from coopconsume.admin.offsets.checkpoint import read_checkpoint as read_checkpoint
+    from coopconsume.admin.offsets.document import read_document as read_document
+    from coopconsume.admin.offsets.document import write_document as write_document
+    from coopconsume.admin.offsets.moves import Kept as Kept
+    from coopconsume.admin.offsets.moves import Move as Move
+    from coopconsume.admin.offsets.status import Blocker as Blocker
+    from coopconsume.admin.offsets.status import Gap as Gap
+    from coopconsume.admin.offsets.status import PartitionStatus as PartitionStatus
+
+_HOME = {
+    "Blocker": "status",
+    "Gap": "status",
+    "Kept": "moves",
+    "Move": "moves",
+    "OffsetAdmin": "admin",
+    "PartitionStatus": "status",
+    "read_checkpoint": "checkpoint",
+    "read_document": "document",
+    "write_document": "document",
+}
+
+__all__ = list(_HOME)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from coopconsume.admin.offsets.counting import count_records
 from coopconsume.admin.offsets.moves import Kept, Move, marked, replaced, to_offset, unmoved
-from coopconsume.admin.offsets.reading import chosen_partitions, read_statuses, unknown_group
+from coopconsume.admin.offsets.reading import (
+    check_exist,
+    chosen_partitions,
+    read_statuses,
+    unknown_group,
+)
 from coopconsume.errors import GroupActive, InvalidOption, ResetNotFinished, StateNotChosen
 from coopconsume.group.owned import to_keep
 from coopconsume.kafka.blocker_records import read_blockers
-from coopconsume.kafka.cluster import primary_mark
 from coopconsume.kafka.connection import Connection
 from coopconsume.kafka.identity import is_other_topic
+from coopconsume.kafka.primary import primary_mark
 from coopconsume.options import Options
 from coopconsume.runtime.decided_by import operator_name
 from coopconsume.state.note import StateNote
@@ -41,6 +46,7 @@ class OffsetAdmin(Connection):
         options: As for `CooperativeConsumer`; no subscription is needed.
         group: The group id.
         create: Whether to create a missing commit table, as for an import.
+        needs: Partitions that the cluster has to have; else nothing is created.
         spark: The session, needed for a commit table in a catalog.
 
     Raises:
@@ -54,10 +60,12 @@ class OffsetAdmin(Connection):
         group: str,
         *,
         create: bool = False,
+        needs: Collection[TopicPartition] = (),
         spark: SparkSession | None = None,
     ) -> None:
         parsed = Options.parse({**options, "kafka.group.id": group})
-        super().__init__(parsed, create=create, spark=spark)
+        check = partial(check_exist, wanted=needs)
+        super().__init__(parsed, create=create, spark=spark, check=check)
         self.group = group
 
     # -- status
@@ -164,8 +172,10 @@ class OffsetAdmin(Connection):
         for one in self.statuses(topics, times=False, may_be_new=True) if topics else []:
             given = wanted[one.topic, one.partition]
             is_other = is_other_topic(given.topic_id, current.get(one.topic, ""))
-            note = "the document belongs to a topic with another id" if is_other else ""
-            moves.append(replace(replaced(one, given), note=note))
+            move = replaced(one, given)
+            notes = ["the document belongs to a topic with another id"] if is_other else []
+            notes += [move.note] if move.note else []
+            moves.append(replace(move, note="; ".join(notes)))
         self._check_exist(move.before for move in moves)
         return moves
 

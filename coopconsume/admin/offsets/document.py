@@ -16,11 +16,10 @@ has it.
 from __future__ import annotations
 
 import json
-from base64 import b64decode, b64encode
 from typing import TYPE_CHECKING, Any
 
 from commits import OffsetRanges, Pending
-from commits.model import MAX_SHORT_KEY
+from commits.model import MAX_SHORT_KEY, headers_from_plain, headers_to_plain
 from coopconsume.admin.offsets.moves import Kept
 from coopconsume.errors import InvalidOption
 from coopconsume.group.owned import kept_key
@@ -84,14 +83,17 @@ def read_document(text: str, name: str) -> tuple[str, list[Kept]]:
     """
     try:
         found = json.loads(text)
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         raise _wrong(name, f"it is not JSON: {error}") from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise _wrong(name, f"its format is not {FORMAT!r}")
     if found.get("version") != VERSION:
         raise _wrong(name, f"its version is {found.get('version')!r}, not {VERSION}")
+    partitions = found.get("partitions", [])
+    if not isinstance(partitions, list):
+        raise _wrong(name, f"its partitions are {type(partitions).__name__}, not a list")
     kept, seen = [], set()
-    for number, one in enumerate(found.get("partitions", ())):
+    for number, one in enumerate(partitions):
         try:
             part = _kept(one)
         except (KeyError, TypeError, ValueError) as error:
@@ -133,14 +135,12 @@ def _plain(pending: Pending) -> dict[str, Any]:
     added, key = without_ordering_key(pending.headers), kept_key(pending)
     found: dict[str, Any] = {} if key is None else {"key": key}
     if added:
-        found["headers"] = [[n, None if v is None else b64encode(v).decode()] for n, v in added]
+        found["headers"] = headers_to_plain(added)
     return found
 
 
 def _headers(pending: Mapping[str, Any]) -> Headers:
-    return checked_headers(
-        [(n, None if v is None else b64decode(v)) for n, v in pending.get("headers", ())]
-    )
+    return checked_headers(headers_from_plain(pending.get("headers", ())))
 
 
 def _key(pending: Mapping[str, Any]) -> str | None:

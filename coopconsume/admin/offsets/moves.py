@@ -69,7 +69,7 @@ def to_offset(status: PartitionStatus, offset: int) -> Move:
     """Plans a stable offset within the log; no offset above it stays committed or pending."""
     first, end = _bounds(status)
     inside = min(max(offset, first), end)
-    note = "" if inside == offset else f"{offset} is not in the log, which goes {first} to {end}"
+    note = "" if inside == offset else _outside(f"{offset}", first, end)
     return _moved(status, PartitionCommits(inside, max_ranges=None), (), note)
 
 
@@ -103,7 +103,22 @@ def marked(status: PartitionStatus, undone: OffsetRanges, done: OffsetRanges) ->
 def replaced(status: PartitionStatus, kept: Kept) -> Move:
     """Plans to replace the committed state by that of a document."""
     after = PartitionCommits(kept.stable_offset, kept.done, max_ranges=None)
-    return _moved(status, after, kept.pending, "")
+    return _moved(status, after, kept.pending, _beyond(status, kept))
+
+
+def _beyond(status: PartitionStatus, kept: Kept) -> str:
+    """Returns a note if offsets do not fit the log; it may be that of another topic."""
+    first, end = status.log_start, status.end_offset
+    if first is None or end is None:
+        return ""
+    if not first <= kept.stable_offset <= end:
+        return _outside(f"{kept.stable_offset}", first, end)
+    top = max([kept.done.last or 0, *(p.offset for p in kept.pending)])
+    return _outside(f"{top}", first, end) if top >= max(end, 1) else ""
+
+
+def _outside(what: str, first: int, end: int) -> str:
+    return f"{what} is not in the log, which goes {first} to {end}"
 
 
 def unmoved(status: PartitionStatus) -> Move:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from commits import OffsetRanges
-from coopconsume.group.owned import is_known_key, kept_key
+from coopconsume.group.owned import has_failed, is_known_key, kept_key
 from coopconsume.record import shown_key
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from commits import PartitionCommits, Pending
     from commits.model import TopicPartition
     from coopconsume.kafka.blocker_records import BlockerRecord
-    from coopconsume.kafka.cluster import Primary
+    from coopconsume.kafka.primary import Primary
 
 
 #: The last millisecond that a `datetime` can represent; the log may contain later due times.
@@ -120,7 +120,7 @@ class Blocker:
         offset: Its offset, which is the stable offset.
         state: ``failed``, ``parked``, or ``not done`` if no handler has failed on it.
         key_hash: The hash of its key, if it failed and has a key.
-        attempts: How often it has failed.
+        attempts: The number of its failed attempts.
         since: Since when it blocks the stable offset; None if the log does not say.
         due: When the next attempt is due, if it failed.
         error: The last error of its handler; else empty.
@@ -170,9 +170,14 @@ class Blocker:
         return found if self.key is None else f"{self.key} (record key; {found})"
 
     @property
+    def has_failed(self) -> bool:
+        """Whether a call of it has failed."""
+        return has_failed(self.attempts, self.error)
+
+    @property
     def needs_attention(self) -> bool:
         """Whether it needs attention: something is done behind it, it has failed or was deleted."""
-        return bool(self.done_behind or self.attempts or self.deleted_by)
+        return bool(self.done_behind or self.has_failed or self.deleted_by)
 
     @property
     def shown_state(self) -> str:

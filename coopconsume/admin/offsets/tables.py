@@ -113,12 +113,21 @@ def _blocker(blocker: Blocker | None, now: datetime) -> tuple[object, ...]:
 
 
 def move_parts(
-    moves: Sequence[Move], counts: Sequence[tuple[int, int]], *, what: str, executed: bool
+    moves: Sequence[Move],
+    counts: Sequence[tuple[int, int]],
+    *,
+    what: str,
+    executed: bool,
+    by_query: bool = False,
 ) -> Iterator[str | Table]:
-    """Yields the moves and the number of records or offsets that they affect."""
+    """Yields the moves and the number of records or offsets that they affect.
+
+    What is ``by_query`` was done by the query of a checkpoint, and is not skipped.
+    """
+    passed = "done by query" if by_query else "skipped"
     again, skipped = (sum(both[at] for both in counts) for at in (0, 1))
     yield Table(
-        ("partition", "stable", "new stable", "done above", "reprocessed", "skipped", "note"),
+        ("partition", "stable", "new stable", "done above", "reprocessed", passed, "note"),
         [
             (
                 m.before.name, m.before.stable_offset, m.stable_offset, len(m.done), *both,
@@ -129,7 +138,8 @@ def move_parts(
     )  # fmt: skip
     yield ""
     tense = "will be" if executed else "would be"
-    yield f"{again:,} {what} {tense} processed again, {skipped:,} {tense} skipped"
+    rest = "were done by the query" if by_query else f"{tense} skipped"
+    yield f"{again:,} {what} {tense} processed again, {skipped:,} {rest}"
     if not executed:
         yield "dry run, nothing was changed: add --execute to apply the change"
 

@@ -63,6 +63,7 @@ class GroupFacts:
         servers: Its ``bootstrap.servers``.
         table: The commit table.
         store: The id of the commit store in the table.
+        place: The options of commands that name the cluster and the table.
         decisions: The decisions on its records.
     """
 
@@ -80,6 +81,7 @@ class GroupFacts:
     servers: str = ""
     table: str = ""
     store: str = ""
+    place: str = ""
     decisions: Sequence[Decision] = ()
 
     @property
@@ -123,14 +125,23 @@ def build(facts: GroupFacts) -> GroupOverview:
         tuple(_notes(facts, partitions)),
         facts.row.record_filter if facts.row else "",
         facts.row.sharing if facts.row else "",
-        _last_commit(facts.history),
+        _last(facts.history, is_commit=True),
         facts.expiring,
         tuple(map(_decision, facts.decisions)),
+        _last(facts.history),
+        facts.place,
     )
 
 
-def _last_commit(history: Iterable[Mapping[str, Any]]) -> datetime | None:
-    times = [one["written_at"] for one in history if one["kind"] == "commit" and one["counted"]]
+def _last(history: Iterable[Mapping[str, Any]], *, is_commit: bool = False) -> datetime | None:
+    """Returns when a member last wrote something that counted, or last committed."""
+    times = [
+        one["written_at"]
+        for one in history
+        if one["counted"]
+        and one["epoch"] is not None
+        and (one["kind"] == "commit" or not is_commit)
+    ]
     return max(times, default=None)
 
 

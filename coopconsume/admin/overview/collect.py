@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from coopconsume.admin.offsets.reading import chosen_partitions, read_statuses, unknown_group
-from coopconsume.admin.offsets.status import PartitionStatus
+from coopconsume.admin.offsets.reading import (
+    GroupOffsets,
+    KafkaLogs,
+    chosen_partitions,
+    read_statuses,
+    statuses_in,
+    unknown_group,
+)
 from coopconsume.admin.overview.build import GroupFacts, build
 from coopconsume.admin.overview.data import GroupSummary
+from coopconsume.admin.overview.verdict import group_verdicts
 from coopconsume.admin.records.actions import group_decisions
+from coopconsume.command_place import command_place
 from coopconsume.kafka.blocker_records import read_blockers
 from coopconsume.kafka.connection import Connection
 from coopconsume.kafka.coordinator import DEAD
 from coopconsume.kafka.parked_keys import ParkedKeys, count_behind
-from coopconsume.kafka.retention import OpenOffsets, find_expiring
+from coopconsume.kafka.retention import OpenOffsets, find_all_expiring, find_expiring
 from coopconsume.options import Options
 
 if TYPE_CHECKING:
@@ -26,8 +36,10 @@ if TYPE_CHECKING:
     from commits import CommitStore
     from commits.model import TopicPartition
     from coopconsume.admin.offsets.reading import BlockerReader
+    from coopconsume.admin.offsets.status import PartitionStatus
     from coopconsume.admin.overview.data import GroupOverview
     from coopconsume.kafka.cluster import Cluster
+    from coopconsume.kafka.coordinator import KafkaGroup
     from coopconsume.kafka.parked_keys import BehindParked
     from coopconsume.kafka.retention import ExpiringOffsets
 
@@ -77,26 +89,50 @@ def list_groups(
         commits.CommitTableNotFound: There is no commit table.
         OptionError, BrokerUnreachable, NotAuthorized, commits.CommitStoreError: As for a consumer.
     """
-    with Connection(Options.parse(options, group=False), spark=spark) as at:
-        cluster, store = at.cluster, at.store
-        states = {group: store.state(group) for group in store.groups()}
-        ends = cluster.ends(cluster.existing({tp for state in states.values() for tp in state}))
-        described = cluster.describe_groups(states)
-        return [
-            GroupSummary(
-                group,
-                described[group].state,
-                len(described[group].members),
-                epoch.number if (epoch := store.current_epoch(group)) else None,
-                len(store.claims(group)),
-                len(state),
-                sum(
-                    PartitionStatus.of(tp, commits, end_offset=ends.get(tp)).lag or 0
-                    for tp, commits in state.items()
-                ),
-            )
-            for group, state in states.items()
-        ]
+    with Connection(Options.parse(options, group=False), spark=spark) as at, at.store.one_look():
+        return [_summary(build(facts)) for facts in _facts_of_all(at.options, at.cluster, at.store)]
+
+
+def _facts_of_all(options: Options, cluster: Cluster, store: CommitStore) -> list[GroupFacts]:
+    """Returns the state of each group in a commit table.
+
+    Kafka gets as many requests for all of them as for one, however many there are.
+    """
+    histories = store.histories(store.groups())
+    in_kafka, primaries = cluster.describe_groups(histories), cluster.primaries(histories)
+    offsets = {
+        group: GroupOffsets(group, store.state(group), primaries[group]) for group in histories
+    }
+    in_log = [
+        _facts_in_log(cluster, store, group, in_kafka[group], history)
+        for group, history in histories.items()
+    ]
+    wanted = {one.group: offsets[one.group].partitions | one.owned for one in in_log}
+    logs = KafkaLogs.read(cluster, {*chain(*wanted.values())})
+    found = []
+    for one in in_log:
+        statuses = statuses_in(
+            logs, sorted(wanted[one.group]), offsets[one.group], store, one.history
+        )
+        found.append(replace(one, statuses=[*statuses.values()]))
+    expiring = find_all_expiring(
+        cluster, {facts.group: _open_offsets(facts.statuses) for facts in found}
+    )
+    place = command_place(options.kafka, store.target)
+    return [replace(facts, expiring=expiring[facts.group], place=place) for facts in found]
+
+
+def _summary(group: GroupOverview) -> GroupSummary:
+    return GroupSummary(
+        group.group,
+        group.state,
+        group.listed,
+        group.epoch,
+        len(group.claims),
+        len(group.partitions),
+        group.lag,
+        group_verdicts(group, datetime.now(UTC))[0],
+    )
 
 
 def describe_group(
@@ -176,9 +212,52 @@ def read_overview(
         GroupNotFound: Neither Kafka nor the log knows the group.
         BrokerUnreachable, NotAuthorized, commits.CommitStoreError: As for a consumer.
     """
+    facts = _read_facts(options, cluster, store, history, readers, topics=topics)
+    if facts.kafka.state == DEAD and not facts.is_in_log:
+        raise unknown_group(options, store)
+    return build(facts)
+
+
+def _read_facts(
+    options: Options,
+    cluster: Cluster,
+    store: CommitStore,
+    history: Sequence[Mapping[str, Any]],
+    readers: LogReaders,
+    *,
+    topics: Mapping[str, Iterable[int]] | None = None,
+) -> GroupFacts:
+    """Returns the state of a consumer's group; arguments are those of `read_overview`."""
     group = options.group_id
-    facts = GroupFacts(
-        cluster.describe_groups([group])[group],
+    in_kafka = cluster.describe_groups([group])[group]
+    facts = _facts_in_log(cluster, store, group, in_kafka, history)
+
+    def choose(known: Collection[TopicPartition]) -> Collection[TopicPartition]:
+        all_known = {*known, *facts.owned}
+        return all_known if topics is None else chosen_partitions(cluster, topics, all_known)
+
+    statuses = read_statuses(options, cluster, store, choose, history, readers.blockers)
+    facts = replace(
+        facts,
+        statuses=statuses,
+        expiring=readers.expiring(_open_offsets(statuses)),
+        place=command_place(options.kafka, store.target),
+    )
+    if not (facts.row and facts.row.sharing):
+        facts = replace(facts, behind=readers.behind(_parked_keys(statuses)))
+    return facts
+
+
+def _facts_in_log(
+    cluster: Cluster,
+    store: CommitStore,
+    group: str,
+    in_kafka: KafkaGroup,
+    history: Sequence[Mapping[str, Any]],
+) -> GroupFacts:
+    """Returns the state of a group in the commit log, with its coordinator's description."""
+    return GroupFacts(
+        in_kafka,
         store.assignment(group),
         store.claims(group),
         history,
@@ -191,19 +270,6 @@ def read_overview(
         store=store.id,
         decisions=group_decisions(store, group),
     )
-
-    def choose(known: Collection[TopicPartition]) -> Collection[TopicPartition]:
-        all_known = {*known, *facts.owned}
-        return all_known if topics is None else chosen_partitions(cluster, topics, all_known)
-
-    statuses = read_statuses(options, cluster, store, choose, history, readers.blockers)
-    facts = replace(facts, statuses=statuses)
-    if facts.kafka.state == DEAD and not facts.is_in_log:
-        raise unknown_group(options, store)
-    facts = replace(facts, expiring=readers.expiring(_open_offsets(statuses)))
-    if not (facts.row and facts.row.sharing):
-        facts = replace(facts, behind=readers.behind(_parked_keys(statuses)))
-    return build(facts)
 
 
 def _open_offsets(statuses: Iterable[PartitionStatus]) -> dict[TopicPartition, OpenOffsets]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from commits import Acquisition
     from coopconsume.kafka.parked_keys import BehindParked
     from coopconsume.kafka.retention import ExpiringOffsets
+    from coopconsume.monitoring.verdict import Verdict
 
 #: A member that has joined and has no shares in the epoch in force yet.
 JOINING = "joining"
@@ -216,6 +217,9 @@ class GroupOverview:
         expiring: The offsets that are not done and that retention by time deletes next; None if
             it deletes none soon, or that is not known.
         decisions: The open decisions on records, then the newest that have an outcome.
+        last_active: When a member last wrote to the commit log, by its clock: a commit, an epoch,
+            or the release of its shares as it left. None if the log does not say, or was not read.
+        place: The options of commands that name its cluster and its commit table, without secrets.
     """
 
     group: str
@@ -236,11 +240,25 @@ class GroupOverview:
     last_commit: datetime | None = None
     expiring: ExpiringOffsets | None = None
     decisions: tuple[DecisionOverview, ...] = ()
+    last_active: datetime | None = None
+    place: str = ""
+
+    @property
+    def listed(self) -> int:
+        """The number of members that Kafka lists."""
+        return sum(member.status != GONE for member in self.members)
 
     @property
     def is_worked_on(self) -> bool:
         """Whether it has members that Kafka lists and that are not fenced, or claims."""
-        return bool(self.claims) or any(m.status in (WORKING, JOINING) for m in self.members)
+        return bool(self.workers)
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """The ids of the members that Kafka lists and that are not fenced, then of claimants."""
+        members = (one.id for one in self.members if one.status in (WORKING, JOINING))
+        claimants = (claim.member for claim in self.claims)
+        return tuple(dict.fromkeys((*members, *claimants)))
 
     @property
     def owners(self) -> tuple[str, ...]:
@@ -283,8 +301,9 @@ class GroupSummary:
         members: The number of members that Kafka lists.
         epoch: The number of the epoch in force, if there is one.
         claims: The number of live standalone claims.
-        partitions: The number of partitions in the commit log.
-        lag: The number of uncommitted offsets in all partitions that exist.
+        partitions: The number of partitions that it has offsets for or owns.
+        lag: The number of uncommitted offsets in all partitions with a known lag.
+        verdict: How the group is. Records behind parked ones are not counted.
     """
 
     group: str
@@ -294,6 +313,12 @@ class GroupSummary:
     claims: int
     partitions: int
     lag: int
+    verdict: Verdict
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the summary for JSON."""
+        found: dict[str, Any] = plain(self)
+        return found | {"verdict": self.verdict.to_dict()}
 
 
 def plain(value: Any) -> Any:

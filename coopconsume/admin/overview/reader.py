@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+from coopconsume.admin.overview.blocked import BlockedKeys
 from coopconsume.admin.overview.collect import LogReaders, read_overview
 from coopconsume.kafka.blocker_records import read_blockers
 from coopconsume.kafka.connection import Connection
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from commits.growth import LogGrowth
     from commits.model import TopicPartition
     from coopconsume.admin.offsets.status import PartitionStatus
     from coopconsume.admin.overview.data import GroupOverview
@@ -36,14 +39,21 @@ class GroupReading:
 
     Attributes:
         overview: Members, claims, events, and the status and the owners of each partition.
+        growth: How far the commit table has grown since its last snapshot; None: not known.
     """
 
     overview: GroupOverview
+    growth: LogGrowth | None = None
 
     @property
     def statuses(self) -> tuple[PartitionStatus, ...]:
         """The status of each of its partitions."""
         return self.overview.partitions
+
+    @cached_property
+    def blocked(self) -> BlockedKeys:
+        """The keys that failed records block; found once, as pages ask for them again and again."""
+        return BlockedKeys.of(self.overview.partitions)
 
 
 class GroupReader(Connection):
@@ -90,9 +100,9 @@ class GroupReader(Connection):
             self._history = self.store.history(self.options.group_id)
             self._history_due = _next_after(began)
         readers = LogReaders(self._records_at, self._behind_parked, self._expiring_of)
-        return GroupReading(
-            read_overview(self.options, self.cluster, self.store, self._history, readers)
-        )
+        with self.store.one_look():
+            overview = read_overview(self.options, self.cluster, self.store, self._history, readers)
+            return GroupReading(overview, self.store.growth())
 
     def _records_at(
         self, offsets: Mapping[TopicPartition, int]

@@ -17,11 +17,14 @@ from coopconsume.admin.tables import (
     Table,
     share_of_space,
 )
+from coopconsume.group.owned import has_failed
 from coopconsume.kafka.coordinator import DEAD
-from coopconsume.texts import counted
+from coopconsume.texts import counted, failures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from kafka import TopicPartition as KafkaPartition
 
     from commits.model import TopicPartition
     from coopconsume.admin.overview import (
@@ -38,23 +41,34 @@ if TYPE_CHECKING:
 def summaries(groups: list[GroupSummary]) -> Table:
     """Returns a row for each group."""
     return Table(
-        ("group", "state", "members", "epoch", "claims", "partitions", "lag"),
-        [(g.group, g.state, g.members, g.epoch, g.claims, g.partitions, g.lag) for g in groups],
-    )
+        ("group", "state", "members", "epoch", "claims", "partitions", "lag", "verdict"),
+        [
+            (
+                g.group, g.state, g.members, g.epoch, g.claims, g.partitions, g.lag,
+                g.verdict.sentence,
+            )
+            for g in groups
+        ],
+    )  # fmt: skip
 
 
-def verdict_parts(found: Sequence[Verdict]) -> Iterator[str | Headline]:
-    """Yields the verdict on a group, the next command if somebody has to act, and the others."""
+def verdict_parts(found: Sequence[Verdict], shown_by: str = "") -> Iterator[str | Headline]:
+    """Yields the verdict on a group, the next command if somebody has to act, and the others.
+
+    Args:
+        found: All that holds of the group.
+        shown_by: How the command begins that shows this, which is not the next one.
+    """
     first, *others = found
     yield Headline(first.sentence, first.level)
-    if first.command:
+    if first.command and not (shown_by and first.command.startswith(shown_by)):
         yield f"next: {first.command}"
     yield from (f"also: {one.sentence}" for one in others)
 
 
 def lag_parts(group: GroupOverview, now: datetime) -> Iterator[Part]:
     """Yields the verdict on a group, and the lag of each partition with its blocker."""
-    yield from verdict_parts(group_verdicts(group, now))
+    yield from verdict_parts(group_verdicts(group, now), shown_by="coopconsume lag ")
     yield ""
     yield lag_table(group.partitions, now)
 
@@ -72,7 +86,7 @@ def group_parts(
     """
     shown = GroupTables(group, now, me)
     dead = "unknown to Kafka" if group.state == DEAD else group.state
-    members = counted(len(group.members), "member")
+    members = counted(group.listed, "member")
     yield from verdict_parts(group_verdicts(group, now))
     yield f"group {group.group}: {dead}, {members}, {group.lag:,} records not done"
     yield f"commit table {group.table}"
@@ -119,6 +133,13 @@ def assignment_table(ranges: Mapping[TopicPartition, Sequence[KeyRange]]) -> Tab
     )
 
 
+class DrawnAssignment(dict["KafkaPartition", "list[KeyRange]"]):
+    """Key ranges by partition, which notebooks draw."""
+
+    def _repr_html_(self) -> str:
+        return html([assignment_table(self)])
+
+
 def progress_table(partitions: Iterable[Mapping[str, Any]]) -> Table:
     """Returns a row for each partition of a progress event."""
     return Table(
@@ -139,8 +160,8 @@ def _blocking(blocker: Mapping[str, Any] | None) -> str | None:
         return None
     key = f" key {blocker['key']}," if blocker["key"] is not None else ""
     found = f"{blocker['offset']:,},{key} {blocker['state']} for {blocker['ageSeconds']:,} s"
-    if blocker["attempts"]:
-        found += f", failed {blocker['attempts']} times: {blocker['error']}"
+    if has_failed(blocker["attempts"], blocker["error"]):
+        found += f", {failures(blocker['attempts'])}: {blocker['error']}"
     return found
 
 

@@ -51,7 +51,7 @@ def condition_of(group: GroupOverview, now: datetime, pace: Pace | None = None) 
         [one.name for one in partitions if one.lag is None and not _is_empty(one)],
         group.is_worked_on,
         [*_without_owner(group)],
-        group.last_commit,
+        group.last_active,
         group.is_worked_on and group.state in _REBALANCING,
         [_place(one, offset) for one, offset in parked[:_NAMED]],
         len(parked),
@@ -62,6 +62,8 @@ def condition_of(group: GroupOverview, now: datetime, pace: Pace | None = None) 
         deleted=sum(map(_deleted, partitions)),
         expiring=group.expiring,
         pace=pace,
+        last_commit=group.last_commit,
+        place=group.place,
     )
 
 
@@ -110,7 +112,7 @@ def _failed(partitions: Iterable[PartitionStatus], now: datetime) -> Iterator[Fa
     """Yields the failed records that hold stable offsets, and are tried again."""
     for one in partitions:
         blocker = one.blocker if one.stable_offset in one.pending else None
-        if blocker is not None and blocker.state == FAILED and blocker.attempts:
+        if blocker is not None and blocker.state == FAILED and blocker.has_failed:
             place = RecordPlace(one.topic, one.partition, blocker.offset, blocker.shown_key)
             due = None if blocker.due is None else (blocker.due - now).total_seconds()
             yield FailedRecord(place, blocker.attempts, blocker.error, due)

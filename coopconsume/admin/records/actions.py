@@ -168,13 +168,17 @@ class RecordAdmin:
         decide(
             self._store,
             self._options.group_id,
-            [
-                Decision(
-                    one.topic, one.partition, one.offset, action, one.topic_id, by, one.attempts
-                )
-                for one, action in actions
-            ],
+            [decision_on(one, action, by) for one, action in actions],
         )
+
+
+def decision_on(record: FailedRecord, action: Action | RecordAction, by: DecidedBy) -> Decision:
+    """Returns a decision on a record, as it has failed up to now."""
+    due_ms = None if record.due is None else round(record.due.timestamp() * 1000)
+    return Decision(
+        record.topic, record.partition, record.offset, action, record.topic_id, by,
+        record.attempts, due_ms=due_ms,
+    )  # fmt: skip
 
 
 def failed_records(store: CommitStore, group: str) -> list[FailedRecord]:

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
+from commits.conflicts import create_if_not_exists
 from commits.program_end import table_calls
 from commits.table_files import files_of, side_by_side
 from coopconsume.errors.fenced import OwnershipFormat
@@ -156,18 +157,11 @@ class DeltaStore:
         return DeltaTable(self.place, storage_options=self._options)
 
     def _created(self) -> DeltaTable:
-        try:
-            DeltaTable.create(
-                self.place, SCHEMA, mode="error", partition_by=["kind"],
-                description="Who owns which log: the ownership registry of coopconsume.",
-                configuration={_PROPERTY: str(wire.FORMAT)}, storage_options=self._options,
-                commit_properties=_ONCE, raise_if_key_not_exists=False,
-            )  # fmt: skip
-        except (DeltaError, OSError):
-            with suppress(TableNotFoundError):  # else another process has created it meanwhile
-                return self._opened()
-            raise
-        return self._opened()
+        return create_if_not_exists(
+            self.place, SCHEMA, self._options, partition_by=["kind"],
+            description="Who owns which log: the ownership registry of coopconsume.",
+            configuration={_PROPERTY: str(wire.FORMAT)}, raise_if_key_not_exists=False,
+        )  # fmt: skip
 
     def _details(self, kind: str) -> list[dict[str, Any]]:
         odd = _ASKS_OF_READERS & {*(self._table.protocol().reader_features or ())}

@@ -1,14 +1,14 @@
-"""The calls of the commit log that a job makes in its committing thread, and its maintenance."""
+"""The calls of the commit log that a job makes, the thread that makes them, and maintenance."""
 
 from __future__ import annotations
 
 import logging
 import math
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from commits import FencedMember, OffsetRanges
 from coopconsume.runtime.decisions import apply_decisions, open_decisions
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
-    from commits import AcquireRequest, CommitResult, Pending
+    from commits import CommitResult
     from commits.model import TopicPartition
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.group.owned import Failed
+    from coopconsume.runtime.commit.next_commit import CommitRequest
     from coopconsume.runtime.commit.parcels import Written
     from coopconsume.runtime.decisions import Decision
     from coopconsume.runtime.events import JobEvent
@@ -38,8 +39,66 @@ log = logging.getLogger(__name__)
 _WARN_EVERY = 10.0
 
 
+class LogThread:
+    """Calls the commit log in a thread of its own, one call at a time.
+
+    Each call is answered by one event. The loop begins a call only while none is under way, and
+    ends it with the event. A fenced or failed commit is a call that has ended, too.
+
+    Attributes:
+        is_busy: Whether a call is under way.
+        commit: The commit that is under way; None: another call is, or none.
+        count: How many commits were answered.
+    """
+
+    def __init__(self) -> None:
+        self.is_busy = False
+        self.commit: CommitRequest | None = None
+        self.count = 0
+        #: The last call, if `wait` has not waited for it.
+        self._call: Future[None] | None = None
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="coopconsume-commit")
+
+    @property
+    def written(self) -> Written | None:
+        """The outputs that the commit under way is to make count."""
+        return None if self.commit is None else self.commit.written
+
+    def begin(self, call: Callable[..., None], *args: Any) -> None:
+        """Begins a call, which posts an event as it ends."""
+        self.is_busy = True
+        self._call = self._executor.submit(call, *args)
+
+    def begin_commit(self, call: Callable[[CommitRequest], None], commit: CommitRequest) -> None:
+        """Begins a commit."""
+        self.commit = commit
+        self.begin(call, commit)
+
+    def ended(self) -> CommitRequest | None:
+        """Takes the event of the call; returns the commit if the call was one."""
+        commit, self.commit, self.is_busy = self.commit, None, False
+        return commit
+
+    def answered(self) -> CommitRequest:
+        """Takes the answer to the commit; returns the commit."""
+        commit = self.ended()
+        assert commit is not None, "no commit is under way"
+        self.count += 1
+        return commit
+
+    def wait(self, seconds: float) -> None:
+        """Waits for the end of the last call, once for each call and not longer than this."""
+        call, self._call = self._call, None
+        if call is not None:
+            wait([call], seconds)
+
+    def close(self) -> None:
+        """Waits for the call that is under way; no other begins."""
+        self._executor.shutdown(wait=True)
+
+
 class LogCalls:
-    """Calls the commit log, and posts an event for each answer.
+    """The calls of the commit log; each posts an event. Only the thread of the log runs them.
 
     Args:
         assignment: What is owned, and the way to commit it.
@@ -65,29 +124,18 @@ class LogCalls:
         self._maintained: SimpleQueue[float] = SimpleQueue()
         self._warned_at = -math.inf
 
-    def commit(
-        self,
-        offsets: Mapping[TopicPartition, OffsetRanges],
-        holes: Mapping[TopicPartition, OffsetRanges],
-        pending: Mapping[TopicPartition, list[Pending]],
-        commit_id: str,
-        written: Written | None,
-        filtered: Mapping[TopicPartition, OffsetRanges],
-        request: AcquireRequest | None,
-    ) -> None:
+    def commit(self, commit: CommitRequest) -> None:
         """Makes a commit, see `commit_outcomes`."""
         began = time.thread_time()
         try:
-            answer = commit_outcomes(
-                self._assignment, offsets, holes, pending, commit_id, written, filtered, request
-            )
+            answer = commit_outcomes(self._assignment, commit)
         except FencedMember as error:
-            self._post(CommitFenced(error, pending))
+            self._post(CommitFenced(error, commit.pending))
         except BaseException as error:  # noqa: BLE001 - reported to the loop
             self._post(CommitFailed(error))
         else:
-            if written is not None and self._job_spec.state is not None:
-                self._job_spec.state.committed(self._assignment, written.commit_id)
+            if commit.written is not None and self._job_spec.state is not None:
+                self._job_spec.state.committed(self._assignment, commit.id)
             cost = time.thread_time() - began
             while not self._maintained.empty():
                 cost += self._maintained.get()
@@ -111,7 +159,7 @@ class LogCalls:
         chunks = None
         try:
             with self._assignment.store.one_look():
-                self._assignment.check(within=0)
+                self._assignment.proof.check(within=0)
                 if self._assignment.options.uses_chunks:
                     chunks = self._assignment.look_at_chunks()
                 stable = self._assignment.refresh()
@@ -152,47 +200,33 @@ class LogCalls:
             log.warning(words, error)
 
 
-def commit_outcomes(
-    assignment: EpochAssignment,
-    offsets: Mapping[TopicPartition, OffsetRanges],
-    holes: Mapping[TopicPartition, OffsetRanges],
-    pending: Mapping[TopicPartition, list[Pending]],
-    commit_id: str,
-    written: Written | None = None,
-    filtered: Mapping[TopicPartition, OffsetRanges] | None = None,
-    request: AcquireRequest | None = None,
-) -> CommitAnswered:
+def commit_outcomes(assignment: EpochAssignment, commit: CommitRequest) -> CommitAnswered:
     """Commits what is done and what failed.
 
     ``maxNumRanges`` bounds what is read, so all of it is committed, however many ranges it makes.
 
     Args:
         assignment: What is owned.
-        offsets: What is done.
-        holes: What is proven never to be delivered.
-        pending: What failed.
-        commit_id: The id of the commit; with a parcel, the id under which it was written.
-        written: Outputs that were written; they count only with this commit.
-        filtered: Those of ``offsets`` that the filter dropped.
-        request: Chunks of a cooperative epoch to acquire in the same append.
+        commit: The commit.
 
     Raises:
         commits.FencedMember: The epoch or the membership is not in force.
         commits.CommitLogUnavailable: The log did not answer.
     """
     started = time.monotonic()
-    done = dict(offsets)
-    reported = {tp: list(records) for tp, records in pending.items()}
+    written, holes, request = commit.written, commit.holes, commit.chunks
+    done = dict(commit.offsets)
+    reported = {tp: list(records) for tp, records in commit.pending.items()}
     if written is not None:
         for tp, some in written.parcel.offsets.items():
             done[tp] = done.get(tp, OffsetRanges()) | some
         for tp, records in written.parcel.pending.items():
             reported.setdefault(tp, []).extend(records)
-    dropped = {tp: len(done[tp] & some) for tp, some in (filtered or {}).items() if tp in done}
+    dropped = {tp: len(done[tp] & some) for tp, some in commit.filtered.items() if tp in done}
     results: Mapping[TopicPartition, CommitResult] = {}
     if done or reported or holes or request is None:
         results = assignment.commit(
-            done, pending=reported, holes=holes, filtered=dropped, commit_id=commit_id,
+            done, pending=reported, holes=holes, filtered=dropped, commit_id=commit.id,
             request=request, maintain=False,
         )  # fmt: skip
     else:
@@ -206,5 +240,5 @@ def commit_outcomes(
     }
     not_held = {tp: result.not_held for tp, result in results.items() if result.not_held}
     took = (written.took if written else 0.0, time.monotonic() - started)
-    acquired = None if request is None else assignment.acquired(request)
+    acquired = None if request is None else assignment.chunks.acquired(request)
     return CommitAnswered(answered, holes, took, time.time(), failed, not_held, acquired)

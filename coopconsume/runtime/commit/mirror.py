@@ -15,10 +15,12 @@ from coopconsume.group.primary import WRITE_WITHIN
 from coopconsume.runtime.events import OffsetsMirrored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from coopconsume.group.primary import PrimaryOffsets
+    from commits.model import TopicPartition
+    from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.runtime.events import JobEvent
+    from coopconsume.runtime.plan import Partition
 
 #: Seconds between attempts to publish what is not published yet.
 _PUBLISH_EVERY: Final = 0.5
@@ -34,13 +36,23 @@ class Mirror:
     Every method is the loop's to call; the thread reports through ``post``.
 
     Args:
-        primary: The group's offsets in Kafka.
-        post: Puts a function into the queue of the loop, which calls it.
+        assignment: What is owned; its ``primary`` has the group's offsets in Kafka.
+        partitions: The partitions of the epoch.
+        post: Puts an event into the queue of the loop.
     """
 
-    def __init__(self, primary: PrimaryOffsets, post: Callable[[JobEvent], None]) -> None:
-        self._primary = primary
+    def __init__(
+        self,
+        assignment: EpochAssignment,
+        partitions: Mapping[TopicPartition, Partition],
+        post: Callable[[JobEvent], None],
+    ) -> None:
+        self._assignment = assignment
+        self._primary = assignment.primary
+        self._partitions = partitions
         self._post = post
+        #: Partitions whose outputs could not be published at the end of the last write.
+        self._troubled: frozenset[TopicPartition] = frozenset()
         self._thread: threading.Thread | None = None
         self._is_wanted = False
         self._began_at = self._ended_at = -math.inf
@@ -51,15 +63,19 @@ class Mirror:
         return self._thread is not None or self._is_wanted
 
     def wake(self) -> None:
-        """Writes now, or once the write under way has ended and the next one is due."""
-        self._is_wanted = True
-        self.start()
+        """Writes now, or once the write under way has ended and the next one is due.
+
+        While the group rebalances Kafka takes no offsets; a later commit or look writes them.
+        """
+        if not self._assignment.is_between_epochs:
+            self._is_wanted = True
+            self._start()
 
     def write_if_due(self) -> None:
         """Writes what is wanted, or outputs that wait to be published, if a write is due."""
         is_due = time.monotonic() - self._ended_at > _PUBLISH_EVERY
         self._is_wanted |= is_due and self._primary.has_unpublished
-        self.start()
+        self._start()
 
     def close(self, *, well: bool, within: float = WRITE_WITHIN) -> None:
         """Writes nothing more, but for the last offsets if the job has ended well.
@@ -82,7 +98,7 @@ class Mirror:
         if well and within and not (self._primary.publishes or is_writing):
             self._primary.write_quietly(force=True, within=max(0.0, until - time.monotonic()))
 
-    def start(self) -> None:
+    def _start(self) -> None:
         """Writes if that is wanted, due, and no write is under way."""
         now = time.monotonic()
         is_due = self._primary.publishes or now - self._began_at >= _WRITE_EVERY
@@ -109,3 +125,11 @@ class Mirror:
         """Takes the end of a write."""
         self._thread = None
         self._ended_at = time.monotonic()
+
+    def go_on(self) -> None:
+        """Notes where outputs cannot be published for now, and writes what is wanted since."""
+        troubled = self._primary.troubled
+        for tp in self._troubled | troubled.keys():
+            self._partitions[tp].ledger.unpublished = troubled.get(tp)
+        self._troubled = frozenset(troubled)
+        self._start()

@@ -321,7 +321,7 @@ class StateLog:
     def _check_owner(self, assignment: EpochAssignment, tp: TopicPartition) -> None:
         """Makes sure that this member makes the snapshots of a partition."""
         # By the log, not by an earlier look: after the epoch, offsets and state may be set back.
-        assignment.check(within=0)
+        assignment.proof.check(within=0)
         owned = assignment.owned.get(tp)
         if owned is None or not owned.owns_first:
             raise OutputNotWritten("a snapshot", hidden(self.path), "its owner is another member")

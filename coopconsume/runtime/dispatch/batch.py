@@ -1,224 +1,112 @@
-"""One batch of a job: a Spark job and what comes back."""
+"""Batches as a kind of run: the Spark job of each, and what its end says of the next ones."""
 
 from __future__ import annotations
 
 import logging
-import math
-from dataclasses import dataclass, field
+import time
 from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
-from coopconsume.classic import tagged
-from coopconsume.runtime.plan.attempts import attempts_in
+from coopconsume.classic import tagged, why_ended
+from coopconsume.errors import SessionUnusable, SlotFailed
+from coopconsume.kafka.security.access import refused_by_spark
+from coopconsume.runtime.dispatch.run import RunKind
 from coopconsume.runtime.read.offset_frames import WantedRows, batch_frame
 from coopconsume.runtime.read.spans import Span
 from coopconsume.runtime.read.timestamp_overflow import TIMESTAMP_OVERFLOWS, retried
-from coopconsume.runtime.status.waiting import OldestCall
+from coopconsume.runtime.settle.batch_failures import MOST_FAILURES, reason
 from coopconsume.worker.rate_limit import Rates
 from coopconsume.worker.report import BatchSpec
 from coopconsume.worker.slot import REPORT_SCHEMA, SlotRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from pyspark.sql import SparkSession
-
-    from assignors import KeyRange
     from coopconsume.options import Options
-    from coopconsume.runtime.epoch_state import EpochState
-    from coopconsume.runtime.job_spec import JobSpec
+    from coopconsume.runtime.dispatch.run import Run, RunEnd
+    from coopconsume.runtime.job_context import JobContext
     from coopconsume.runtime.plan import BatchPlan, Partition
-    from coopconsume.state.slot_state import StateSpec
-    from coopconsume.worker.channel.spec import ChannelSpec
+    from coopconsume.runtime.plan.window import Window
+    from coopconsume.runtime.settle.batch_failures import BatchFailures
+    from coopconsume.worker.report import SlotReport
 
 log = logging.getLogger(__name__)
 
 
-@dataclass
-class Running:
-    """A batch, or a real-time run, that Spark works on, and what its slots have reported so far.
-
-    Times are on the monotonic clock, unless they say otherwise.
-    """
-
-    number: int
-    plan: BatchPlan
-    #: Slots without a final report.
-    waiting: set[int]
-    started: float
-    #: When its slots get their leases and may start records, on the monotonic clock: later than
-    #: `started` if an earlier owner may be at work on the records until then.
-    begins_at: float
-    #: The tag of its Spark job.
-    tag: str
-    epoch_state: EpochState
-    #: Identifies the run of the job, see `BatchSpec`.
-    run: str = ""
-    #: Whether it is the trial of a circuit breaker.
-    trial: bool = False
-    #: Failures in a row, and gates of rate limits, with which slots begin; see `BatchSpec`.
-    streaks: Mapping[int, int] = field(default_factory=dict)
-    gates: Mapping[int, Mapping[int | None, float]] = field(default_factory=dict)
-    #: When the first final report came.
-    first_report: float | None = None
-    #: Handler calls and filtered records in all reports.
-    handled: int = 0
-    filtered: int = 0
-    #: Handler calls a second, of all slots that have ended.
-    rate: float = 0.0
-    #: Whether the time box of a slot ended before its rows did.
-    timed_out: bool = False
-    #: After which its slots start nothing, on the workers' clocks, in seconds since the epoch.
-    latest_start: float = math.inf
-    #: Name of the query or of its group, for people.
-    title: str = ""
-    #: When Spark is next asked to end it; None: it may go on.
-    interrupt_at: float | None = None
-    #: Where its slots reach the driver; None: they have no channel, and no leases.
-    channel: ChannelSpec | None = None
-    #: What its slots need to know of the state per key; None: the handler has none.
-    state: StateSpec | None = None
-    #: Of each slot, the number of the last progressive report that was taken.
-    taken: dict[int, int] = field(default_factory=dict)
-    #: Of each slot, the process id of its worker, by its progressive reports.
-    workers: dict[int, int] = field(default_factory=dict)
-    #: Of each slot, the handler calls in its progressive reports.
-    handled_before: dict[int, int] = field(default_factory=dict)
-    #: When a slot last reported progress, or was asked to give its records back.
-    heard_at: dict[int, float] = field(default_factory=dict)
-    #: When a slot was first seen to be connected.
-    met_at: dict[int, float] = field(default_factory=dict)
-    #: Long handler calls by slot: part, offset and start.
-    calls: dict[int, tuple[int, int, float]] = field(default_factory=dict)
-    #: Of slots that have given their records back, the records that they keep, by partition.
-    kept: dict[int, dict[int, OffsetRanges]] = field(default_factory=dict)
-    #: When slots were last asked to give back records.
-    asked_at: dict[int, float] = field(default_factory=dict)
-    #: Slots that were stopped, and start no more records.
-    stopped: set[int] = field(default_factory=set)
-    #: Those of them that cannot have started any record.
-    withdrawn: set[int] = field(default_factory=set)
-    #: Whether it is a real-time run.
-    is_real_time: bool = False
-    #: Why a real-time run ends; empty: it goes on, or its time is over.
-    ending: str = ""
-    #: Of its slots, the partitions whose holes they report, by index.
-    finders: Mapping[int, Collection[int]] = field(default_factory=dict)
-    #: Where the logs end from which slots read chunks, by partition; None: slots have key ranges.
-    ends: Mapping[int, int] | None = None
-    #: The error with which a slot has failed last; empty: none has.
-    failure: str = ""
-    #: When a slot was last seen to read a partition, by (partition, slot), where that is not now.
-    read_at: dict[tuple[int, int], float] = field(default_factory=dict)
-
-    def oldest_call(self, now: float) -> OldestCall | None:
-        """Returns the handler call that has run for longest; None: none takes long."""
-        calls = [one for slot, one in self.calls.items() if slot in self.waiting]
-        if not calls:
-            return None
-        part, offset, since = min(calls, key=lambda one: one[2])
-        return OldestCall(*self.names[part], offset, now - since)
-
-    @property
-    def active(self) -> set[int]:
-        """Slots without a final report that have not given records back."""
-        return self.waiting - self.kept.keys()
-
-    @property
-    def is_withdrawn(self) -> bool:
-        """Whether no slot is left that may start anything."""
-        return bool(self.waiting) and self.waiting <= self.withdrawn
-
-    @property
-    def names(self) -> list[tuple[str, int]]:
-        """(topic, partition) by part."""
-        return [(p.topic, p.partition) for p in self.partitions]
-
-    @property
-    def connections(self) -> set[tuple[int, int]]:
-        """(batch, slot) of those that still work and have a channel."""
-        return {(self.number, slot) for slot in self.waiting if self.channel is not None}
-
-    @property
-    def partitions(self) -> list[Partition]:
-        """Its partitions by part, see `BatchPlan.indexes`."""
-        return [self.epoch_state.partitions[index] for index in self.plan.indexes]
-
-    def rests(self, slot: int, now: float) -> bool:
-        """Whether a real-time slot waits for records, or for the next attempt of one.
-
-        Other records that it has read wait behind that one: a call that takes long is reported, and
-        others end at once.
-        """
-        if not self.is_real_time or slot in self.calls:
-            return False
-        own = [partition for partition in self.partitions if slot in partition.cursors]
-        return not any(partition.cursors[slot].reading for partition in own) or any(
-            attempts_in(partition, slot, now) for partition in own
-        )
-
-    def given(self, slot: int) -> dict[int, OffsetRanges]:
-        """Offsets that a slot may start, by partition; in a real-time run, those it has read.
-
-        Chunks that it has got may be read by now, as far as the log reaches.
-        """
-        if self.is_real_time:
-            partitions = {
-                index: self.epoch_state.partitions[index] for index in self.plan.work[slot]
-            }
-            return {
-                index: (one.cursors[slot].dispatched or OffsetRanges()).clip(0, one.ledger.end - 1)
-                for index, one in partitions.items()
-            }
-        return {index: OffsetRanges(work.ranges) for index, work in self.plan.work[slot].items()}
-
-    def left(self, slot: int) -> dict[int, OffsetRanges]:
-        """The offsets of `given` that no report has named yet, by partition."""
-        nothing, partitions = OffsetRanges(), self.epoch_state.partitions
-        if slot in self.kept:
-            return {
-                index: o - partitions[index].ledger.done for index, o in self.kept[slot].items()
-            }
-        return {
-            index: offsets & (partitions[index].cursors[slot].dispatched or nothing)
-            for index, offsets in self.given(slot).items()
-        }
-
-    @property
-    def key_ranges(self) -> dict[int, dict[tuple[str, int], tuple[KeyRange, ...]]]:
-        """Returns the key ranges of each slot, by topic and partition."""
-        return {
-            slot: {
-                (p.topic, p.partition): p.cursors[slot].staying
-                for p in self.partitions
-                if p.index in self.plan.work[slot]
-            }
-            for slot in self.plan.slots
-        }
-
-    @property
-    def reports_more(self) -> bool:
-        """Whether some slots have reported, and others are about to.
-
-        Those of a real-time run report just before a commit: it need not wait for them.
-        """
-        has_reports = bool(self.first_report or self.taken)
-        return has_reports and bool(self.active) and not self.is_real_time
-
-
-def spec_of(options: Options, job_spec: JobSpec, running: Running, slots: int) -> BatchSpec:
-    """Returns what the slots of a batch or of a real-time run get.
+class Batches(RunKind):
+    """The batches of a job.
 
     Args:
-        options: Of the consumer.
-        job_spec: What to do.
-        running: The batch.
-        slots: Of the job, which share its rate.
+        context: The job.
+        window: Learns how many offsets a batch is to have.
+        failures: Counts how often batches failed in a row.
     """
-    plan = running.plan
+
+    is_real_time = False
+
+    def __init__(self, context: JobContext, window: Window, failures: BatchFailures) -> None:
+        self._context = context
+        self._window = window
+        self._failures = failures
+        self._meter = context.meter
+
+    def execute(self, run: Run, send: Callable[[bytes], None] | None) -> dict[int, bytes | None]:
+        """Runs a batch, see `RunKind`."""
+        return run_batch(self._context, run, send)
+
+    def reported(self, run: Run, report: SlotReport) -> None:
+        """Learns the size of records and the speed of slots from the final report of one."""
+        if not (report.end.crashed or report.end.late):
+            self._window.reported(report)
+        if not run.unfinished:
+            is_stopped = any(task.is_stopped for task in run.tasks.values())
+            (self._window.stopped if is_stopped else self._window.completed)(run)
+
+    def ended(self, run: Run, end: RunEnd) -> None:
+        """Counts a failure of a batch: the fourth in a row ends the job.
+
+        Raises:
+            BaseException: The error of the batch, or what is behind it.
+        """
+        if end.error is None and not run.failure:
+            self._failures.succeeded()
+        elif end.counts and run.interrupt_at is None:
+            self._failed(run, end.error or SlotFailed(run.failure), deserted=end.deserted)
+
+    def _failed(self, run: Run, error: BaseException, *, deserted: bool) -> None:
+        """Takes the failure of a batch.
+
+        Args:
+            run: The batch.
+            error: Why it has failed.
+            deserted: Whether a worker was ended as it had not heard of this process: then neither
+                the batch nor what it stands on is at fault.
+        """
+        refused = refused_by_spark(error, self._context.options.kafka)
+        if refused is not None:
+            raise refused from error
+        if ended := why_ended(self._context.spark):
+            raise SessionUnusable(
+                f"the Spark session runs no jobs any more, {ended}: start the job again with a new "
+                "session, and nothing is lost"
+            ) from error
+        text = run.failure or reason(error)
+        log.warning("batch %d failed, its slots are planned again: %s", run.number, text)
+        self._meter.failed(text)
+        # Retention that is faster than batches makes one after another fail, each at a new offset.
+        has_lost = run.epoch_state.log_watch.has_lost(run.plan.reads)
+        handled = run.handled > 0 or has_lost or deserted
+        failures = self._failures.failed(run.started, time.monotonic(), handled=handled)
+        if failures >= MOST_FAILURES:
+            raise error
+
+
+def spec_of(context: JobContext, run: Run) -> BatchSpec:
+    """Returns what the slots of a batch or of a real-time run get."""
+    plan, options, job_spec = run.plan, context.options, context.job_spec
     return BatchSpec(
-        batch=running.number,
-        partitions=tuple(running.names),
+        batch=run.number,
+        partitions=tuple(run.names),
         slots=plan.slots,
         work={
             slot: {plan.parts[index]: w for index, w in of.items()}
@@ -232,51 +120,44 @@ def spec_of(options: Options, job_spec: JobSpec, running: Running, slots: int) -
         has_ordering_keys=options.ordering_key is not None,
         filters=bool(options.record_filter),
         park=job_spec.park,
-        rates=rates_of(options, slots),
-        break_after=1 if running.trial else options.circuit_breaker or 0,
-        streaks=running.streaks,
-        gates=running.gates,
-        run=running.run,
-        latest_start=running.latest_start,
-        channel=running.channel,
-        state=running.state,
+        rates=rates_of(options, context.slots),
+        break_after=1 if run.trial else options.circuit_breaker or 0,
+        streaks=run.streaks,
+        gates=run.gates,
+        run=run.run_id,
+        latest_start=run.latest_start,
+        channel=run.channel,
+        state=run.state,
         query=job_spec.query,
         decoding=job_spec.decoding,
+        log_lines=options.handler_log_lines,
+        shown_lines=options.show_handler_lines,
+        has_spans=options.trace_handlers,
     )
 
 
 def run_batch(
-    spark: SparkSession,
-    options: Options,
-    job_spec: JobSpec,
-    running: Running,
-    partitions: Sequence[Partition],
-    slices: int,
-    slots: int,
-    send: Callable[[bytes], None] | None,
+    context: JobContext, run: Run, send: Callable[[bytes], None] | None
 ) -> dict[int, bytes | None]:
     """Runs one batch as one Spark job; returns when its slowest slot has finished.
 
     Args:
-        spark: The session.
-        options: Of the consumer.
-        job_spec: What to do.
-        running: The batch.
-        partitions: Of the epoch, by index.
-        slices: Spark partitions to read in, at least.
-        slots: Of the job, which share its rate.
+        context: The job.
+        run: The batch.
         send: Takes reports as tasks end; None: they come back as rows.
 
     Returns:
         For each slot that had records, its report; None if something else has sent it, or if it is
         lost.
     """
-    plan, spec = running.plan, spec_of(options, job_spec, running, slots)
+    spark, options, job_spec = context.spark, context.options, context.job_spec
+    plan, spec, partitions = run.plan, spec_of(context, run), run.epoch_state.partitions
+    slices = options.min_partitions or context.slots
     spans = []
     for read in plan.reads:
         partition = partitions[read.index]
         spans.append(Span(partition.topic, partition.partition, read.first, read.last))
-    wanted = [_wanted(p, plan, plan.slots) for p in running.partitions]
+    wanted = [_wanted(p, plan, plan.slots) for p in run.partitions]
     runner = SlotRunner(
         spec,
         job_spec.handler,
@@ -285,7 +166,7 @@ def run_batch(
         dead_letters=job_spec.dead_letters is not None,
         send=send,
     )
-    with tagged(spark, running.tag, running.title, _description(running)):
+    with tagged(spark, run.tag, run.title, _description(run)):
         frame = batch_frame(spark, options, spans, wanted, plan.slots, slices, headers=spec.headers)
         try:
             rows = frame.mapInArrow(runner, REPORT_SCHEMA).collect()
@@ -295,25 +176,20 @@ def run_batch(
             raise
     reports = {row.slot: None if row.report is None else bytes(row.report) for row in rows}
     silent = [slot for slot in plan.slots if slot not in reports]
-    if silent and _have_records(spark, options, running, partitions, silent):
-        log.warning("batch %d: Spark returned no row for slots %s", running.number, silent)
+    if silent and _have_records(context, run, silent):
+        log.warning("batch %d: Spark returned no row for slots %s", run.number, silent)
         reports |= dict.fromkeys(silent)
     return reports
 
 
-def _have_records(
-    spark: SparkSession,
-    options: Options,
-    running: Running,
-    partitions: Sequence[Partition],
-    slots: Sequence[int],
-) -> bool:
+def _have_records(context: JobContext, run: Run, slots: Sequence[int]) -> bool:
     """Returns whether the log has records for some slots of a batch.
 
     Spark runs no task for a batch without records. A lost row looks the same: only the log shows
     whether the slots' offsets are holes.
     """
-    plan = running.plan
+    spark, options = context.spark, context.options
+    plan, partitions = run.plan, run.epoch_state.partitions
     indexes = sorted({index for slot in slots for index in plan.work[slot]})
     wanted = [_wanted(partitions[index], plan, slots) for index in indexes]
     spans = [
@@ -326,7 +202,7 @@ def _have_records(
         frame = batch_frame(spark, options, spans, wanted, slots, len(slots), headers=False)
         return not frame.isEmpty()
 
-    with tagged(spark, running.tag, running.title, f"look for records of {_description(running)}"):
+    with tagged(spark, run.tag, run.title, f"look for records of {_description(run)}"):
         return retried(options, spans, look)
 
 
@@ -340,11 +216,11 @@ def rates_of(options: Options, slots: int) -> Rates:
     )
 
 
-def _description(running: Running) -> str:
+def _description(run: Run) -> str:
     """Returns what Spark's user interface shows of a batch."""
-    count, offsets = len(running.plan.wanted), running.plan.span
+    count, offsets = len(run.plan.wanted), run.plan.span
     return (
-        f"{running.title} batch {running.number}: {count:,} partition{'s' * (count != 1)}, "
+        f"{run.title} batch {run.number}: {count:,} partition{'s' * (count != 1)}, "
         f"{offsets:,} offset{'s' * (offsets != 1)}"
     )
 

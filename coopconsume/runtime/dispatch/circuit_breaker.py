@@ -15,7 +15,7 @@ _LONGER = 64
 State = Literal["closed", "open", "trial"]
 
 
-class CircuitBreaker:
+class JobCircuitBreaker:
     """A circuit breaker over all slots of a job.
 
     It opens when a slot reports `failures` failures in a row; while it is open, no batch starts.

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 from commits import CommitLogUnavailable, FencedMember
 from coopconsume.classic import driver_address
 from coopconsume.group.settings import lease_of, life_of
+from coopconsume.runtime.dispatch.report_times import ReportTimes
 from coopconsume.worker.channel.server import ChannelServer
-from coopconsume.worker.channel.spec import REPORT_EVERY
 from coopconsume.worker.channel.wire import TAKEN, Frame
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from coopconsume.group.epoch_assignment import EpochAssignment
     from coopconsume.options import Options
+    from coopconsume.runtime.commit.pace import CommitTime
     from coopconsume.worker.channel.lease import At
     from coopconsume.worker.channel.spec import ChannelSpec
     from coopconsume.worker.host_locks import DriverLock
@@ -38,10 +39,6 @@ _LOOP_STUCK: Final = 10.0
 #: Seconds; a lease ends this much earlier than the next owner assumes, because the worker of a
 #: handler that exceeds its time takes a moment to end.
 _ENDING: Final = 0.1
-#: Shortest usual interval between two reports of a slot, in seconds: in batches, in real time.
-_REPORTS_APART: Final = (0.1, 0.04)
-#: Seconds before a commit at which reports are sent: so long they may take to the loop.
-_BEFORE_COMMIT: Final = 0.02
 #: Slots in a row that cannot connect, after which batches have no channel.
 _FAILURES: Final = 3
 _LOST: Final = (
@@ -61,32 +58,6 @@ def lease_seconds(spark: SparkSession, options: Options) -> float | None:
     return lease_of(options)
 
 
-def report_seconds(options: Options, *, real_time: bool = False) -> float:
-    """Returns the usual interval between two progressive reports of a slot, in seconds.
-
-    It is half of ``commitInterval`` and from 100 to 200 ms, in real time a fifth and from 40 ms:
-    after a crash, what a slot has not reported is repeated, as is what waits for the next append.
-    """
-    part = options.commit_interval / (5 if real_time else 2)
-    return min(REPORT_EVERY, max(_REPORTS_APART[real_time], part))
-
-
-def next_report_in(every: float, commit_in: float) -> float:
-    """Returns the seconds until the next report of a slot: half to one and a half times the usual.
-
-    Reports of all slots come at the same instants, and one of these is just before each commit: a
-    record does not wait for its report first, and then for the commit.
-
-    Args:
-        every: Seconds between two reports.
-        commit_in: Seconds until the next commit.
-    """
-    if not math.isfinite(commit_in):
-        return every
-    wait = (commit_in - _BEFORE_COMMIT) % every
-    return wait if wait >= every / 2 else wait + every
-
-
 class SlotLeases:
     """Renews the leases of slots while the commit log says that the epoch is in force.
 
@@ -95,7 +66,7 @@ class SlotLeases:
     frozen, a slot starts no record later than one lease after the epoch was in force.
 
     The processes of slots live on for as long as the epoch is in force, as either the log or Kafka
-    says; see `EpochAssignment.in_force_at`.
+    says; see `EpochProof.in_force_at`.
 
     Args:
         spark: The session.
@@ -135,6 +106,7 @@ class SlotLeases:
         #: Slots that were given up, and their assignments, which give them their time.
         self._given_up: Mapping[At, EpochAssignment] = {}
         self._life = life_of(options, self.lease or 0.0)
+        self._report_times = ReportTimes(options.commit_interval, real_time=real_time)
         #: Guards ``_renewed``, and that the server renews no other leases.
         self._lock = threading.Lock()
         self._changed = threading.Event()
@@ -149,7 +121,7 @@ class SlotLeases:
         try:
             self._server = ChannelServer(
                 secrets.token_bytes(32), run_id, bind, host, options.channel_port, on_report,
-                lease=self.lease, report_every=report_seconds(options, real_time=real_time),
+                lease=self.lease, report_every=self._report_times.every,
                 on_call=on_call, lives_until=self.lives_until,
                 driver_lock=driver_lock,
             )  # fmt: skip
@@ -207,7 +179,7 @@ class SlotLeases:
             return -math.inf
         if not assignment.fails_stop:
             return math.inf
-        return assignment.in_force_at - _ENDING + self._life
+        return assignment.proof.in_force_at - _ENDING + self._life
 
     def was_deserted(self, at: At) -> bool:
         """Returns whether a slot of a running batch was ended by its timer, see `ChannelServer`."""
@@ -228,15 +200,15 @@ class SlotLeases:
         if self._server is not None:
             self._server.send(at, kind, payload)
 
-    def taken(self, report: SlotReport, commit_in: float) -> None:
-        """Acknowledges a progressive report to its slot.
+    def taken(self, report: SlotReport, next_commit: CommitTime) -> None:
+        """Acknowledges a progressive report to its slot, and says when the next one is wanted.
 
         Args:
             report: The report.
-            commit_in: Seconds until the next commit; one of the next reports comes just before it.
+            next_commit: When that begins.
         """
         if self._server is not None:
-            report_in = next_report_in(self._server.spec().report_every, commit_in)
+            report_in = self._report_times.next_in(next_commit)
             at = (report.batch, report.slot)
             self._server.send(at, Frame.TAKEN, TAKEN.pack(report.seq, report_in))
 
@@ -282,7 +254,7 @@ class SlotLeases:
         """Looks at the log, as slots live by it, too, and renews the leases of some."""
         assert self._server is not None
         try:
-            since = assignment.check(within)
+            since = assignment.proof.check(within)
         except (CommitLogUnavailable, FencedMember) as error:
             log.debug("leases are not renewed: %s", error)  # The loop finds out for itself.
         except Exception:

@@ -36,6 +36,7 @@ def next_attempt(partition: Partition, now: float) -> float | None:
     """
     dues = [due for slot in partition.cursors for due in attempts_in(partition, slot, now)]
     for cursor in partition.cursors.values():
-        due = None if cursor.is_at_work and not cursor.is_real_time else cursor.next_due()
-        dues += [] if due is None else [due]
+        if not cursor.is_at_work or cursor.is_real_time:
+            due = cursor.waiting.next_due(cursor.barred_until)
+            dues += [] if due is None else [due]
     return min(dues, default=None)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def waiting_at(offset: int, cursors: Collection[SlotCursor]) -> Waiting | None:
     """Returns the failed record at an offset, or the one that it waits for; None: neither."""
     for cursor in cursors:
-        for waiting in cursor.failed():
+        for waiting in cursor.waiting.records():
             if waiting.offset == offset or offset in waiting.behind:
                 return waiting
     return None

@@ -73,7 +73,7 @@ class ChunkSupply:
             waiting = lanes.failed.add(Waiting(**vars(one)))
             cursor = lanes.cursors[slots[one.offset % len(slots)]]
             lanes.decided.hasten([waiting])
-            cursor.wait(lanes.lane(one.key_hash, one.offset), waiting)
+            cursor.waiting.add(lanes.lane(one.key_hash, one.offset), waiting)
         self.acquired |= new
         self.undealt |= new - OffsetRanges.from_offsets([one.offset for one in again])
 
@@ -131,7 +131,7 @@ class ChunkSupply:
         new = cursor.todo - cursor.dispatched
         if not new:
             return new
-        new = (new - ledger.done - cursor.waiting_offsets()) & self.acquired
+        new = (new - ledger.done - cursor.waiting.offsets()) & self.acquired
         cursor.todo = cursor.dispatched | new
         if new:
             ledger.wake()

@@ -9,10 +9,10 @@ from assignors.ranges import difference, intersection
 from commits import OffsetRanges
 from commits.offsets import MAX_OFFSET
 from coopconsume.runtime.plan.reads import cluster
-from coopconsume.runtime.plan.waiting_record import EARLIER_OWNER
+from coopconsume.runtime.plan.waiting_records import WaitingRecords
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from assignors import KeyRange
     from coopconsume.runtime.plan.waiting_record import Waiting
@@ -38,6 +38,11 @@ class Scope:
     front: int
     goal: int
     capacity: int
+
+    def cuts(self, todo: OffsetRanges) -> bool:
+        """Whether some of what must be looked at again is left for later: before any news."""
+        last = todo.last
+        return self.cut is not None and last is not None and last > self.cut
 
 
 def position_above(stable: int, top: int | None, done: OffsetRanges) -> tuple[int, OffsetRanges]:
@@ -74,6 +79,36 @@ def scope_of(
 
 
 @dataclass
+class LeavingRanges:
+    """Key ranges of a cursor that are about to be given back: nothing of them is planned any more.
+
+    Attributes:
+        ranges: The key ranges.
+        may_start: Whether what is dispatched was planned before these were known, and its slot may
+            start records of them.
+        at_work: Key hashes of their records, by offset, that handlers of what is dispatched work
+            on.
+    """
+
+    ranges: tuple[KeyRange, ...] = ()
+    may_start: bool = False
+    at_work: Mapping[int, int] = field(default_factory=dict)
+
+    def has(self, key_hash: int) -> bool:
+        """Whether a key is about to be given back."""
+        return any(one.contains(key_hash) for one in self.ranges)
+
+    def withheld(self, at_work: Mapping[int, int]) -> None:
+        """Notes that the slot starts nothing more of them.
+
+        Args:
+            at_work: Key hashes by offset of the records that its handlers work on.
+        """
+        self.may_start = False
+        self.at_work = {o: key_hash for o, key_hash in at_work.items() if self.has(key_hash)}
+
+
+@dataclass
 class SlotCursor:
     """What a slot has left of a partition: its key ranges, its position, what comes again."""
 
@@ -81,8 +116,8 @@ class SlotCursor:
     ranges: tuple[KeyRange, ...]
     position: int
     todo: OffsetRanges = field(default_factory=OffsetRanges)
-    #: The lowest failed record of each lane; higher ones of the lane follow by `Waiting.next`.
-    waiting: dict[int, Waiting] = field(default_factory=dict)
+    #: Failed records that wait for their next attempt, and those behind them.
+    waiting: WaitingRecords = field(default_factory=WaitingRecords)
     #: What the batch now running may start and has not reported; None between batches. In a
     #: real-time run: what its slot has read and not reported. A record that is reported stays in
     #: flight until its commit is acknowledged, and is not dispatched any more.
@@ -98,17 +133,14 @@ class SlotCursor:
     barred_until: float = 0.0
     #: The only offsets that may be planned while its slot is under suspicion; None: any.
     only: OffsetRanges | None = None
-    #: Key ranges of it that are about to be given back: nothing of them is planned any more.
-    leaving: tuple[KeyRange, ...] = ()
-    #: Whether what is dispatched was planned before these were known.
-    may_start_leaving: bool = False
-    #: Key hashes of their records, by offset, that handlers of what is dispatched work on.
-    leaving_at_work: dict[int, int] = field(default_factory=dict)
+    #: Key ranges of it that are about to be given back.
+    leaving: LeavingRanges = field(default_factory=LeavingRanges)
 
     @property
     def staying(self) -> tuple[KeyRange, ...]:
         """The key ranges whose records may be planned."""
-        return difference(self.ranges, self.leaving) if self.leaving else self.ranges
+        leaving = self.leaving.ranges
+        return difference(self.ranges, leaving) if leaving else self.ranges
 
     @property
     def reading(self) -> int:
@@ -127,24 +159,14 @@ class SlotCursor:
 
     def leave(self, ranges: Sequence[KeyRange]) -> None:
         """Plans nothing more of some key ranges, as they are about to be given back."""
-        self.leaving = intersection(self.ranges, ranges)
-        self.may_start_leaving = bool(self.leaving) and self.dispatched is not None
-        self.leaving_at_work = {}
+        leaving = intersection(self.ranges, ranges)
+        may_start = bool(leaving) and self.dispatched is not None
+        self.leaving = LeavingRanges(leaving, may_start=may_start)
 
     def has_left(self) -> None:
-        """Forgets the key ranges that are given back, and what waits of them.
-
-        Records that handlers may still work on wait until these have ended.
-        """
-        for lane, lowest in list(self.waiting.items()):
-            if not any(one.contains(lowest.key_hash) for one in self.leaving):
-                continue
-            running = [waiting for waiting in self.failed(lane) if waiting.is_running]
-            del self.waiting[lane]
-            for waiting in running:
-                waiting.next, waiting.behind = None, []
-                self.wait(lane, waiting)
-        self.ranges, self.leaving, self.leaving_at_work = self.staying, (), {}
+        """Forgets the key ranges that are given back, and what waits of them."""
+        self.waiting.leave(self.leaving.ranges)
+        self.ranges, self.leaving = self.staying, LeavingRanges()
         if not self.has(0):
             self.holes_from = None
 
@@ -158,26 +180,20 @@ class SlotCursor:
         """Notes that nothing of it is dispatched any more."""
         self.dispatched, self.is_real_time, self.holes_from = None, False, None
         self.unread = OffsetRanges()
-        self.may_start_leaving, self.leaving_at_work = False, {}
+        self.leaving.withheld({})
 
     def is_free(self, now: float) -> bool:
         """Whether it may be dealt again: nothing of it may be started by anybody."""
-        return self.dispatched is None and self._may_get(now)
+        return self.dispatched is None and self.takes_chunks(now)
 
     def takes_chunks(self, now: float) -> bool:
         """Whether its slot may get more chunks: it is free, or reads by itself."""
-        return (self.dispatched is None or self.is_real_time) and self._may_get(now)
-
-    def _may_get(self, now: float) -> bool:
-        return not (self.only is not None or self.leaving or self.is_barred(now))
+        may_get = not (self.only is not None or self.leaving.ranges or self.is_barred(now))
+        return may_get and (self.dispatched is None or self.is_real_time)
 
     def has(self, key_hash: int) -> bool:
         """Whether a key is among its own."""
         return any(one.contains(key_hash) for one in self.ranges)
-
-    def leaves(self, key_hash: int) -> bool:
-        """Whether a key is about to be given back."""
-        return any(one.contains(key_hash) for one in self.leaving)
 
     def bar(self, until: float) -> None:
         """Starts nothing of it until an instant: an earlier owner may still be at work on it."""
@@ -187,69 +203,28 @@ class SlotCursor:
         """Whether an earlier owner may still be at work on it."""
         return self.barred_until > now
 
-    def failed(self, lane: int | None = None) -> Iterator[Waiting]:
-        """Yields all failed records, or those of one lane; the lowest of each lane first."""
-        for waiting in self.waiting.values() if lane is None else [self.waiting[lane]]:
-            each: Waiting | None = waiting
-            while each is not None:
-                yield each
-                each = each.next
-
     def handles(self, offset: int) -> bool:
         """Whether an offset is dispatched, or a handler may still work on it."""
         if self.dispatched is not None and offset in self.dispatched:
             return True
-        return any(waiting.is_running and waiting.offset == offset for waiting in self.failed())
-
-    def waiting_offsets(self) -> OffsetRanges:
-        """Offsets that wait: failed ones and those behind them."""
-        return OffsetRanges.from_offsets([o for w in self.failed() for o in w.waiting_offsets])
+        return any(
+            waiting.is_running and waiting.offset == offset for waiting in self.waiting.records()
+        )
 
     def claimed(self) -> OffsetRanges:
         """Offsets that may be those of its records: to be looked at again, or waiting.
 
         Once all of its key ranges are given back it looks at nothing any more.
         """
-        return self.todo | self.waiting_offsets() if self.ranges else self.waiting_offsets()
-
-    def stuck(self) -> list[int]:
-        """Offsets that wait for a decision about a parked record, itself included."""
-        return [
-            offset
-            for lane, lowest in self.waiting.items()
-            if lowest.is_parked
-            for waiting in self.failed(lane)
-            for offset in (waiting.offset, *waiting.behind)
-        ]
-
-    def wait(self, lane: int, failed: Waiting) -> None:
-        """Has a failed record wait behind lower failed records of its lane."""
-        lower, higher = None, self.waiting.get(lane)
-        while higher is not None and higher.offset < failed.offset:
-            lower, higher = higher, higher.next
-        if higher is not None and higher.offset == failed.offset:
-            failed.behind, higher = higher.behind, higher.next
-        failed.next = higher
-        if lower is None:
-            self.waiting[lane] = failed
-        else:
-            lower.next = failed
-
-    def _release_lowest(self, lane: int) -> Waiting | None:
-        """Releases the lowest failed record of a lane; returns the next one."""
-        first = self.waiting.pop(lane)
-        if first.behind:
-            self.todo |= OffsetRanges.from_offsets(first.behind)
-        if first.next is not None:
-            self.waiting[lane] = first.next
-        return first.next
+        waiting = self.waiting.offsets()
+        return self.todo | waiting if self.ranges else waiting
 
     def is_drained(self, end: int, *, is_full: bool) -> bool:
         """Whether nothing below an offset is left that a job could do, or nothing may be read."""
         return not self.ranges or (
             (self.position >= end or (is_full and not self.barred_until))
             and not self.todo
-            and all(waiting.is_parked for waiting in self.waiting.values())
+            and all(waiting.is_parked for waiting in self.waiting.lowest.values())
             and not self.is_at_work
         )
 
@@ -266,29 +241,18 @@ class SlotCursor:
             self.position >= end
             and not self.todo.clip(0, end - 1)
             and not (self.dispatched or OffsetRanges()).clip(0, end - 1)
-            and all(w.is_parked for w in self.waiting.values() if w.offset < end)
+            and all(w.is_parked for w in self.waiting.lowest.values() if w.offset < end)
         )
-
-    def next_due(self) -> float | None:
-        """Returns when the next waiting record is due, or its bar ends; None if nothing waits."""
-        dues = [max(w.due, self.barred_until) for w in self.waiting.values() if not w.is_trying]
-        if self.barred_until:
-            dues.append(self.barred_until)
-        return min(dues, default=None)
 
     def release_tried(self, done: OffsetRanges, left: OffsetRanges) -> None:
         """Releases lanes whose retried record is done, or is not in the log any more."""
-        wanted = self.dispatched or OffsetRanges()
-        for lane, waiting in list(self.waiting.items()):
-            tried = waiting.is_trying and waiting.offset in wanted
-            if tried and (waiting.offset in done or waiting.offset not in left):
-                self._release_lowest(lane)
+        released = self.waiting.release_tried(self.dispatched or OffsetRanges(), done, left)
+        if released:
+            self.todo |= released
 
     def backlog(self, end: int, now: float) -> int:
         """Offsets that could be planned now, up to the partition's end."""
-        # A lane that an earlier owner barred has no waiting offset of its own.
-        due = sum(len(w.waiting_offsets) or 1 for w in self.waiting.values() if w.due <= now)
-        return len(self.todo) + due + max(0, end - self.position)
+        return len(self.todo) + self.waiting.due_by(now) + max(0, end - self.position)
 
     def start(self, scope: Scope, done: OffsetRanges) -> OffsetRanges:
         """Returns what a batch may start of it; from now on it is dispatched. It may be empty."""
@@ -297,14 +261,14 @@ class SlotCursor:
         if self.only is not None:
             last = self.only.last
             wanted = OffsetRanges() if last is None else wanted.clip(0, last)
-        elif scope.capacity > 0 and self.position < scope.goal and not self._is_cut(scope):
+        elif scope.capacity > 0 and self.position < scope.goal and not scope.cuts(self.todo):
             # A cursor that fell behind goes on from where it stands, at most to the others.
             stop = min(self.position + scope.capacity, scope.goal)
             stop = scope.goal if stop >= scope.front else stop
             self.next_position = stop
             wanted |= OffsetRanges([(self.position, stop - 1)])
         if self.waiting:
-            wanted -= self.waiting_offsets()
+            wanted -= self.waiting.offsets()
         wanted -= done
         if wanted:
             self.dispatched = wanted
@@ -345,27 +309,11 @@ class SlotCursor:
             self.todo = (self.todo - self.dispatched) | left
             self.position = max(self.position, self.next_position)
 
-    def _is_cut(self, scope: Scope) -> bool:
-        """Whether some of what must be looked at again is left for later: before any news."""
-        last = self.todo.last
-        return scope.cut is not None and last is not None and last > scope.cut
-
     def release_due(self, now: float, stable: int, done: OffsetRanges) -> None:
         """Releases failed records that are due, or are done by now."""
-        for lane, lowest in list(self.waiting.items()):
-            waiting: Waiting | None = lowest
-            while waiting is not None and waiting.due <= now:
-                # Discarded, or done by another member, where it is not retried.
-                is_done = waiting.offset < stable or waiting.offset in done
-                if not is_done and waiting.is_trying:
-                    break
-                if not is_done:
-                    self.todo |= OffsetRanges.from_offsets([waiting.offset])
-                    if waiting.is_far:
-                        # What waits behind it is not read again and again while it keeps failing.
-                        waiting.is_trying = True
-                        break
-                waiting = self._release_lowest(lane)
+        released = self.waiting.release_due(now, stable, done)
+        if released:
+            self.todo |= released
 
     def give_up(self) -> None:
         """Plans all that is dispatched again, as its outcome is unknown."""
@@ -378,34 +326,15 @@ class SlotCursor:
         """Gives back all that is dispatched but some records, by lane, which handlers work on."""
         self.give_up()
         for lane, waiting in kept:
-            self.wait(lane, waiting)
-
-    def kept_ended(self, offsets: OffsetRanges, due: float) -> None:
-        """Handlers work on some kept records no longer; what is not done is tried at an instant."""
-        for waiting in self.failed():
-            if waiting.is_running and waiting.offset in offsets:
-                waiting.is_running, waiting.due, waiting.may_run_until = False, due, due
-
-    def may_run(self, now: float) -> list[Waiting]:
-        """Records that handlers of slots that gave back all others may work on at an instant."""
-        return [
-            waiting
-            for waiting in self.failed()
-            if waiting.offset != EARLIER_OWNER
-            and (waiting.is_running or waiting.may_run_until > now)
-        ]
+            self.waiting.add(lane, waiting)
 
     def forget_below(self, stable: int) -> None:
         """Forgets all below the stable offset: it is done, or deleted."""
         self.todo = self.todo.clip(stable, MAX_OFFSET)
         self.position = max(self.position, stable)
-        for lane, lowest in list(self.waiting.items()):
-            waiting: Waiting | None = lowest
-            while waiting is not None and waiting.offset < stable:
-                waiting.behind = [o for o in waiting.behind if o >= stable]
-                if waiting.is_running:
-                    break
-                waiting = self._release_lowest(lane)
+        released = self.waiting.release_below(stable)
+        if released:
+            self.todo |= released
 
 
 def deal(

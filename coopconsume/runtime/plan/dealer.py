@@ -44,11 +44,11 @@ class Dealer:
     def leaves(self, now: float) -> bool:
         """Whether records of the key ranges to be given back may be started, or are at work."""
         return any(
-            cursor.may_start_leaving
-            or cursor.leaving_at_work
-            or any(cursor.leaves(waiting.key_hash) for waiting in cursor.may_run(now))
+            cursor.leaving.may_start
+            or cursor.leaving.at_work
+            or any(cursor.leaving.has(one.key_hash) for one in cursor.waiting.may_run(now))
             for cursor in self.cursors.values()
-            if cursor.leaving
+            if cursor.leaving.ranges
         )
 
     def kept_leaving(self) -> list[int]:
@@ -56,8 +56,8 @@ class Dealer:
         return [
             waiting.offset
             for cursor in self.cursors.values()
-            for waiting in cursor.failed()
-            if waiting.is_running and cursor.leaves(waiting.key_hash)
+            for waiting in cursor.waiting.records()
+            if waiting.is_running and cursor.leaving.has(waiting.key_hash)
         ]
 
     def withheld(self, slot: int, at_work: Mapping[int, int]) -> None:
@@ -68,13 +68,8 @@ class Dealer:
             at_work: Key hashes of their records, by offset, that its handlers work on.
         """
         cursor = self.cursors.get(slot)
-        if cursor is not None and cursor.leaving and cursor.dispatched is not None:
-            cursor.may_start_leaving = False
-            cursor.leaving_at_work = {
-                offset: key_hash
-                for offset, key_hash in at_work.items()
-                if any(one.contains(key_hash) for one in cursor.leaving)
-            }
+        if cursor is not None and cursor.leaving.ranges and cursor.dispatched is not None:
+            cursor.leaving.withheld(at_work)
 
     def deal_again(
         self, slots: int, now: float, closed: Collection[int], stable: int, done: OffsetRanges
@@ -112,7 +107,7 @@ class Dealer:
         if not free:
             return None
         unassigned = self.cursors.get(_NO_SLOT)
-        is_leaving = unassigned is not None and bool(unassigned.leaving)
+        is_leaving = unassigned is not None and bool(unassigned.leaving.ranges)
         sources = free if is_leaving else [*free, _NO_SLOT]
         cursors = [self.cursors[s] for s in sources if s in self.cursors]
         found = [cursor.ranges for cursor in cursors] + [gain.ranges for gain in gains]
@@ -135,7 +130,7 @@ class Dealer:
     def _has_unassigned(self) -> bool:
         """Whether key ranges that a slot had wait for another one."""
         cursor = self.cursors.get(_NO_SLOT)
-        return cursor is not None and bool(cursor.ranges) and not cursor.leaving
+        return cursor is not None and bool(cursor.ranges) and not cursor.leaving.ranges
 
     def _sizes(self, slots: int) -> list[int]:
         """Returns how many key hashes each slot has."""
@@ -178,7 +173,7 @@ class Dealer:
         for slot, some in dealt:
             made = self.cursors[slot] = SlotCursor(slot, some, position, todo)
             made.bar(max((s.barred_until for s in old if intersection(s.ranges, some)), default=0))
-        for one in [one for cursor in old for one in cursor.failed()]:
+        for one in [one for cursor in old for one in cursor.waiting.records()]:
             one.next = None
             self._lanes.wait(one)
 

@@ -49,7 +49,7 @@ class DecidedRecords:
         decision = self._open.get(record.offset)
         if decision is None or record.is_parked:
             return False
-        return decision.action != "retry" or record.attempts == decision.attempts
+        return decision.action != "retry" or not decision.is_retried(record.attempts, record.due_ms)
 
     def hasten(self, records: Iterable[Waiting], now: float = 0.0) -> None:
         """Makes waiting records due on which is decided.

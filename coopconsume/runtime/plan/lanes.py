@@ -57,7 +57,7 @@ class Lanes:
     def waiting(self) -> Iterator[Waiting]:
         """Yields all records that wait in the cursors, those that handlers keep among them."""
         for cursor in self.cursors.values():
-            yield from cursor.failed()
+            yield from cursor.waiting.records()
 
     def failed_offsets(self) -> set[int]:
         """Returns the failed records that wait for an attempt or a decision."""
@@ -74,7 +74,7 @@ class Lanes:
 
     def stuck(self) -> OffsetRanges:
         """Returns the offsets that wait for a decision, parked records included."""
-        offsets = [offset for cursor in self.cursors.values() for offset in cursor.stuck()]
+        offsets = [offset for cursor in self.cursors.values() for offset in cursor.waiting.stuck()]
         return OffsetRanges.from_offsets(offsets)
 
     def claimed(self) -> OffsetRanges:
@@ -86,14 +86,18 @@ class Lanes:
 
     def next_due(self) -> float | None:
         """Returns when the next waiting record is due; None without any."""
-        dues = (cursor.next_due() for cursor in self.cursors.values() if cursor.dispatched is None)
+        dues = (
+            cursor.waiting.next_due(cursor.barred_until)
+            for cursor in self.cursors.values()
+            if cursor.dispatched is None
+        )
         return min((due for due in dues if due is not None), default=None)
 
     def barred_until(self) -> float:
         """Returns until when an earlier owner may be at work on some key that a slot has."""
         untils = [cursor.barred_until for cursor in self.cursors.values()]
         for cursor in self.cursors.values():
-            untils += [w.due for w in cursor.waiting.values() if w.offset == EARLIER_OWNER]
+            untils += [w.due for w in cursor.waiting.lowest.values() if w.offset == EARLIER_OWNER]
         return max(untils, default=-math.inf)
 
     def may_run(self, slots: Collection[int], now: float) -> list[KeyRange]:
@@ -105,12 +109,12 @@ class Lanes:
         """
         found: list[KeyRange] = []
         for slot, cursor in self.cursors.items():
-            kept = cursor.may_run(now)
-            is_whole = self.ordering == "partition" and (kept or cursor.leaving_at_work)
+            kept = cursor.waiting.may_run(now)
+            is_whole = self.ordering == "partition" and (kept or cursor.leaving.at_work)
             if slot in slots or is_whole or len(kept) > _MOST_NAMED:
                 found += cursor.ranges
             else:
-                hashes = {w.key_hash for w in kept} | set(cursor.leaving_at_work.values())
+                hashes = {w.key_hash for w in kept} | set(cursor.leaving.at_work.values())
                 found += [KeyRange(h, h) for h in sorted(hashes)]
         return found
 
@@ -122,7 +126,7 @@ class Lanes:
         """Returns the lowest waiting record of each lane: no higher one of the lane may start."""
         if self.ordering == "none":
             return {}
-        return {lane: waiting.offset for lane, waiting in cursor.waiting.items()}
+        return {lane: waiting.offset for lane, waiting in cursor.waiting.lowest.items()}
 
     def check(self) -> None:
         """Checks that each record that waits is in one lane, which it is behind in order.
@@ -132,12 +136,14 @@ class Lanes:
         """
         seen: set[int] = set()
         for cursor in self.cursors.values():
-            for lane in cursor.waiting:
-                offsets = [w.offset for w in cursor.failed(lane) if w.offset != EARLIER_OWNER]
+            for lane in cursor.waiting.lowest:
+                offsets = [
+                    w.offset for w in cursor.waiting.records(lane) if w.offset != EARLIER_OWNER
+                ]
                 assert offsets == sorted(set(offsets)), f"the lane {lane} is out of order"
                 assert not seen.intersection(offsets), f"a record of the lane {lane} waits twice"
                 seen.update(offsets)
-                for waiting in cursor.failed(lane):
+                for waiting in cursor.waiting.records(lane):
                     assert lane == self.lane(waiting.key_hash, waiting.offset), "of another lane"
                     assert all(o > waiting.offset for o in waiting.behind), "behind a higher one"
 
@@ -147,7 +153,7 @@ class Lanes:
         """Has a record wait in its lane, if its key is still ours."""
         cursor = self.cursor_of(record.key_hash)
         if cursor is not None:
-            cursor.wait(self.lane(record.key_hash, record.offset), record)
+            cursor.waiting.add(self.lane(record.key_hash, record.offset), record)
 
     def fail(self, failure: Failure, now: float) -> None:
         """Has a failed record wait for its next attempt, if its key is still ours."""
@@ -198,7 +204,7 @@ class Lanes:
             if is_key:
                 key_hash = key_range.first
                 barred = Waiting(EARLIER_OWNER, key_hash, 0, until, "", is_running=True)
-                cursor.wait(self.lane(key_hash, EARLIER_OWNER), barred)
+                cursor.waiting.add(self.lane(key_hash, EARLIER_OWNER), barred)
             else:
                 cursor.bar(until)
 
@@ -218,14 +224,14 @@ class Lanes:
         flowing: list[int] = []
         for offset, key_hash in blocked:
             self.failed.ended.pop(offset, None)  # Only the first of a lane is charged.
-            ahead = cursor.waiting.get(self.lane(key_hash, offset))
+            ahead = cursor.waiting.lowest.get(self.lane(key_hash, offset))
             (ahead.behind if ahead else flowing).append(offset)
         cursor.todo |= OffsetRanges.from_offsets(flowing)
 
     def kept_ended(self, kept: OffsetRanges, due: float) -> None:
         """Takes the end of the handlers of kept records: after an instant, none works on them."""
         for cursor in self.cursors.values():
-            cursor.kept_ended(kept, due)
+            cursor.waiting.handlers_ended(kept, due)
 
     def settled(self, offsets: OffsetRanges) -> None:
         """Takes records that a slot has named: no other slot looks for them.

@@ -25,7 +25,7 @@ class OffsetLedger:
     Attributes:
         to_commit: Records that are done and are not committed.
         holes_to_commit: Offsets without a record, likewise.
-        filtered_to_commit: Those of ``to_commit`` that did not pass the filter.
+        filtered_to_commit: Those of ``to_commit`` and ``undelivered`` that did not pass the filter.
         undelivered: Handled records that are committed once their dead letters or rows are written.
         is_stalled: Whether what they gave cannot be written for now: they count as pending.
         unpublished: From which offset on outputs cannot be published for now, and why; None: they
@@ -155,28 +155,32 @@ class OffsetLedger:
         assert not self.to_commit & self.undelivered, "committed before its rows are written"
         assert not self.to_commit & self.holes_to_commit, "a record and a hole"
         assert not self.holes_to_commit.clip(self.stable, MAX_OFFSET) - self.done, "a hole is open"
-        assert not self.filtered_to_commit - self.to_commit, "filtered, and not to commit"
+        open_ones = self.to_commit | self.undelivered
+        filtered = self.filtered_to_commit.clip(self.stable, MAX_OFFSET)
+        assert not filtered - open_ones, "filtered, and not to commit"
 
     # -- what happens
 
+    def _add(self, done: OffsetRanges) -> None:
+        """Adds what is done, as far as the stable offset has not passed it meanwhile."""
+        self.is_quiet = False
+        self.done |= done.clip(self.stable, MAX_OFFSET)
+
     def settle(self, done: OffsetRanges, filtered: OffsetRanges | None = None) -> None:
         """Adds records that are done; those that did not pass the filter are among them."""
-        self.is_quiet = False
+        self._add(done)
         self.to_commit |= done
         if filtered is not None:
             self.filtered_to_commit |= filtered
-        self.done |= done.clip(self.stable, MAX_OFFSET)
 
     def add_holes(self, holes: OffsetRanges) -> None:
         """Adds proven holes."""
-        self.is_quiet = False
-        self.done |= holes
+        self._add(holes)
         self.holes_to_commit |= holes
 
     def add_committed(self, committed: OffsetRanges) -> None:
         """Adds what the commit log has of key ranges that come."""
-        self.is_quiet = False
-        self.done |= committed
+        self._add(committed)
 
     def replace_committed(self, committed: OffsetRanges) -> None:
         """Takes what the commit log has above the stable offset, of any member."""
@@ -186,13 +190,12 @@ class OffsetLedger:
 
     def discard(self, offset: int) -> None:
         """Counts a parked record as done: the decision on it is its commit."""
-        self.is_quiet = False
-        self.done |= OffsetRanges([(offset, offset)])
+        self._add(OffsetRanges([(offset, offset)]))
 
     def defer(self, offsets: OffsetRanges) -> None:
         """Defers offsets: they are committed once their dead letters or rows are written."""
         self.is_quiet = False
-        self.undelivered |= offsets
+        self.undelivered |= offsets.clip(self.stable, MAX_OFFSET)
         self.to_commit -= offsets
 
     def hold_back(self, offset: int) -> None:
@@ -202,9 +205,8 @@ class OffsetLedger:
 
     def delivered(self, offsets: OffsetRanges) -> None:
         """Takes deferred records whose dead letters or rows are written and committed."""
-        self.is_quiet = False
         self.undelivered -= offsets
-        self.done |= offsets.clip(self.stable, MAX_OFFSET)
+        self._add(offsets)
 
     def log_has(self, ranges: int, last: int) -> None:
         """Takes how many ranges the commit log has, and the highest offset in it; -1: none."""
@@ -235,4 +237,6 @@ class OffsetLedger:
         self.stable = stable
         self.done = self.done.clip(stable, MAX_OFFSET)
         self.undelivered = self.undelivered.clip(stable, MAX_OFFSET)
+        if self.filtered_to_commit:
+            self.filtered_to_commit &= self.to_commit | self.undelivered
         return True

@@ -11,7 +11,7 @@ A record that this member may handle is in one of these states:
 | behind | ``Waiting.behind`` | `Lanes.put_behind` | the lowest of its lane is done |
 | parked | ``waiting``, due at infinity | a failure that is given up | a decision |
 | kept | ``waiting``, ``is_running`` | `SlotWork.given_back` | `SlotWork.kept_ended` |
-| undelivered | ``OffsetLedger.undelivered`` | `Partition.defer` | its letter or rows are written |
+| undelivered | ``OffsetLedger.undelivered`` | `OffsetLedger.defer` | its letter or rows are there |
 | to commit | ``OffsetLedger.to_commit`` | `OffsetLedger.settle` | `Partition.commit_answered` |
 | committed | `OffsetLedger.committed`, or below ``stable`` | the commit log | |
 

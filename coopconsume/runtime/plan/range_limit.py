@@ -11,6 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from coopconsume.group.owned import has_failed
+from coopconsume.texts import failures
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -140,10 +143,10 @@ def blocked_by(partition: Partition, now: float) -> str:
         "elsewhere": "which belongs to another member, or is not in the log",
     }
     words = f"offset {blocker['offset']}, {states[blocker['state']]}"
-    if not blocker["attempts"]:
+    if not has_failed(blocker["attempts"], blocker["error"]):
         return words
     key = f"{blocker['key']!r}, " if blocker["key"] is not None else ""
     return (
-        f"{words} (key {key}hash {blocker['keyHash']}), and failed {blocker['attempts']} times: "
+        f"{words} (key {key}hash {blocker['keyHash']}), and {failures(blocker['attempts'])}: "
         f"{blocker['error']}"
     )

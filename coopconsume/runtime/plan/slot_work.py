@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
@@ -79,7 +80,7 @@ class SlotWork:
         for cursor in cursors:
             cursor.release_due(now, ledger.stable, ledger.done)
             if cursor.todo:
-                found = cursor.todo - ledger.done - cursor.waiting_offsets()
+                found = cursor.todo - ledger.done - cursor.waiting.offsets()
                 cursor.todo = self._supply.startable(found)
                 todo |= cursor.todo
         self.reach = reach_of(todo, limits.window, scattered=self.reach < MERGE_GAP)
@@ -163,7 +164,7 @@ class SlotWork:
         self._supply.settle(holes, _NOTHING)
         self._lanes.settled(holes)
 
-    def progressed(self, slot: int, report: PartitionReport, now: float) -> None:
+    def progressed(self, slot: int, report: PartitionReport, now: float) -> PartitionReport:
         """Takes what a slot reports while it works: these records are not dispatched any more.
 
         What the slot reports later, or what becomes of it, concerns the rest of its records alone.
@@ -172,33 +173,39 @@ class SlotWork:
             slot: The slot.
             report: Its ``done`` and ``failed``; of a lane no record without all that come before.
             now: The time, on the monotonic clock.
+
+        Returns:
+            What of the report counts.
         """
         self.has_read(slot, report, now)
         cursor = self._lanes.cursors[slot]
-        if cursor.dispatched is not None:
-            self._take(cursor, report, cursor.dispatched, now)
-            self._lanes.put_behind(cursor, report.blocked)
+        if cursor.dispatched is None:
+            return report
+        report = self._take(cursor, report, cursor.dispatched, now)
+        self._lanes.put_behind(cursor, report.blocked)
+        return report
 
-    def reported(self, slot: int, report: PartitionReport, now: float) -> None:
-        """Takes what a slot reported of its part of a batch."""
+    def reported(self, slot: int, report: PartitionReport, now: float) -> PartitionReport:
+        """Takes what a slot reported of its part of a batch; returns what of it counts."""
         self.has_read(slot, report, now)
         cursor = self._lanes.cursors[slot]
         wanted = cursor.dispatched
         if wanted is None:
-            return
+            return report
         resumed = _NOTHING if report.resume is None else wanted.clip(report.resume, MAX_OFFSET)
         left = self._supply.not_started(cursor, resumed)
         cursor.looked_at(left)
-        self._take(cursor, report, left, now)
+        report = self._take(cursor, report, left, now)
         cursor.clear_dispatched()
         self._lanes.put_behind(cursor, report.blocked)
         # The stable offset may have passed what was dispatched: retention deletes records.
         cursor.forget_below(self._ledger.stable)
+        return report
 
     def _take(
         self, cursor: SlotCursor, report: PartitionReport, left: OffsetRanges, now: float
-    ) -> None:
-        """Takes the records of a report that are done, have failed or wait.
+    ) -> PartitionReport:
+        """Takes the records of a report that are done, have failed or wait; returns what counts.
 
         Args:
             cursor: Whose they are.
@@ -207,13 +214,14 @@ class SlotWork:
             now: The time, on the monotonic clock.
         """
         wanted = cursor.dispatched or _NOTHING
-        blocked = _blocked_by(cursor, report)
+        report = _without_moved(cursor, report)
+        blocked = OffsetRanges.from_offsets([offset for offset, _ in report.blocked])
         done = _done_of(report)
         failed = OffsetRanges.from_offsets(f.offset for f in report.failed if f.offset in wanted)
         cursor.release_tried(done, left | failed)
         cursor.dispatched = (cursor.dispatched or _NOTHING) - done - failed - blocked
         cursor.unread &= cursor.dispatched
-        self._settle(wanted, report, done, now, blocked)
+        return self._settle(wanted, report, done, now, blocked)
 
     def _settle(
         self,
@@ -222,11 +230,13 @@ class SlotWork:
         done: OffsetRanges,
         now: float,
         blocked: OffsetRanges = _NOTHING,
-    ) -> None:
+    ) -> PartitionReport:
         if not self._ledger.is_ours:
-            return  # It was given back while a handler of it was still at work.
+            return report  # It was given back while a handler of it was still at work.
         # A worker may die after it reported a record and before it noted that nothing is at work.
-        report.failed = [failure for failure in report.failed if failure.offset in wanted]
+        counted = [failure for failure in report.failed if failure.offset in wanted]
+        if len(counted) < len(report.failed):
+            report = replace(report, failed=counted)
         failed = OffsetRanges.from_offsets([failure.offset for failure in report.failed])
         self._supply.settle(done, failed)
         for failure in report.failed:
@@ -234,10 +244,11 @@ class SlotWork:
         self._lanes.settled(done | failed | blocked)
         self._ledger.settle(done, _filtered_of(report) if report.filtered else None)
         self._lanes.failed.remove_all(done)
+        return report
 
     def given_back(
         self, slot: int, report: PartitionReport, kept: Iterable[tuple[int, int]], now: float
-    ) -> None:
+    ) -> PartitionReport:
         """Takes the report of a slot that starts nothing more of its batch.
 
         Its records may be planned at once, but for those that it keeps. Of the lane of a kept
@@ -248,8 +259,11 @@ class SlotWork:
             report: As in `progressed`.
             kept: (offset, key hash) of the records that handlers may work on.
             now: The time, on the monotonic clock.
+
+        Returns:
+            What of the report counts.
         """
-        self.progressed(slot, report, now)
+        report = self.progressed(slot, report, now)
         cursor, attempts = self._lanes.cursors[slot], self._lanes.failed.attempts
         cursor.give_back(
             (
@@ -259,12 +273,20 @@ class SlotWork:
             for offset, key_hash in kept
         )
         cursor.forget_below(self._ledger.stable)
+        return report
 
-    def kept_progressed(self, kept: OffsetRanges, report: PartitionReport, now: float) -> None:
-        """Takes what a slot that has given its records back reports of those that it kept."""
+    def kept_progressed(
+        self, kept: OffsetRanges, report: PartitionReport, now: float
+    ) -> PartitionReport:
+        """Takes what a slot that gave its records back reports of those that it kept.
+
+        Returns:
+            What of the report counts.
+        """
         done = _done_of(report)
-        self._settle(kept, report, done, now)
+        report = self._settle(kept, report, done, now)
         self._lanes.kept_ended(done, -math.inf)
+        return report
 
     def kept_ended(self, kept: OffsetRanges, due: float) -> None:
         """Takes the end of the handlers of kept records: after an instant, none works on them.
@@ -297,18 +319,20 @@ class SlotWork:
         return offsets.clip(self._ledger.stable, MAX_OFFSET) - self._ledger.done
 
 
-def _blocked_by(cursor: SlotCursor, report: PartitionReport) -> OffsetRanges:
-    """Returns records that a slot has not started, as a lower record of their key is not done.
+def _without_moved(cursor: SlotCursor, report: PartitionReport) -> PartitionReport:
+    """Returns a report without records that wait behind others, of keys that leave or have left.
 
-    Those of keys that leave or have left are forgotten. Such a key may have come back since, for
-    another slot: its records belong to that slot.
+    These are forgotten. Such a key may have come back since, for another slot: its records belong
+    to that slot.
     """
-    blocked = report.blocked
-    report.blocked = [(o, key) for o, key in blocked if cursor.has(key) and not cursor.leaves(key)]
-    if len(report.blocked) < len(blocked):
-        gone = {o for o, _ in blocked} - {o for o, _ in report.blocked}
-        cursor.forget(OffsetRanges.from_offsets(gone))
-    return OffsetRanges.from_offsets([offset for offset, _ in report.blocked])
+    blocked = [
+        (o, key) for o, key in report.blocked if cursor.has(key) and not cursor.leaving.has(key)
+    ]
+    if len(blocked) == len(report.blocked):
+        return report
+    gone = {o for o, _ in report.blocked} - {o for o, _ in blocked}
+    cursor.forget(OffsetRanges.from_offsets(gone))
+    return replace(report, blocked=blocked)
 
 
 def _done_of(report: PartitionReport) -> OffsetRanges:

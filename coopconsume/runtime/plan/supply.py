@@ -312,6 +312,6 @@ class KeyRangeSupply:
     def check(self) -> None:
         """See `Supply`."""
         for cursor in self._cursors:
-            outside = [one for one in cursor.leaving if not cursor.has(one.first)]
+            outside = [one for one in cursor.leaving.ranges if not cursor.has(one.first)]
             assert not outside, f"slot {cursor.slot} gives back what it does not have"
             assert not cursor.unread, f"slot {cursor.slot} has chunks"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from coopconsume.options import Options
-    from coopconsume.runtime.dispatch.batch import Running
+    from coopconsume.runtime.dispatch.run import Run
     from coopconsume.worker.report import SlotReport
 
 #: Offsets in the first batch where the size of records is not known, and where it is.
@@ -56,37 +56,37 @@ class Window:
         if report.stats.rows:
             self._record_bytes = report.stats.value_bytes / report.stats.rows
 
-    def completed(self, running: Running) -> None:
+    def completed(self, run: Run) -> None:
         """Takes in the speed of a batch that all slots have reported.
 
         A batch spans more offsets than its slots have: the others belong to busy slots or to other
         members. A few slots, which one key may slow down, say little.
         """
-        fraction = _fraction(running)
-        is_most = running.plan.fraction >= self._widest / 2
-        self._widest = max(self._widest, running.plan.fraction)
-        if running.timed_out:
+        fraction = _fraction(run)
+        is_most = run.plan.fraction >= self._widest / 2
+        self._widest = max(self._widest, run.plan.fraction)
+        if run.timed_out:
             least = self._slots if is_most else self._window // 4
-            self._window = min(self._window, max(least, int(2 * running.handled / fraction), 1))
-        elif running.plan.span >= self._window // 2:
-            fits = int(running.rate * self._batch_time / 2 / fraction)
-            if running.filtered and not running.handled:
+            self._window = min(self._window, max(least, int(2 * run.handled / fraction), 1))
+        elif run.plan.span >= self._window // 2:
+            fits = int(run.rate * self._batch_time / 2 / fraction)
+            if run.filtered and not run.handled:
                 fits = LARGEST_WINDOW  # The speed of handlers is unknown.
             self._window = min(LARGEST_WINDOW, max(self._window, min(fits, self._window * 64)))
 
-    def stopped(self, running: Running) -> None:
+    def stopped(self, run: Run) -> None:
         """Takes in the speed of a batch that has given back records.
 
         The next one is not to read far more than slots can handle: they are idle meanwhile. What
         made the slots stop may also have made them slow, so the window stays large enough.
         """
-        if running.handled:
-            fits = int(running.rate * self._batch_time / _fraction(running))
+        if run.handled:
+            fits = int(run.rate * self._batch_time / _fraction(run))
             self._window = min(self._window, max(FIRST_WINDOW, fits))
 
 
-def _fraction(running: Running) -> float:
+def _fraction(run: Run) -> float:
     """Returns the part of the offsets of a batch that its handlers have to do with."""
     # Records that the filter drops take no time of a handler, and part of the window.
-    handled = max(1, running.handled)
-    return running.plan.fraction * handled / (handled + running.filtered)
+    handled = max(1, run.handled)
+    return run.plan.fraction * handled / (handled + run.filtered)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from commits import MaxIndividualCommitsReached, OffsetRanges, Pending
 from coopconsume.errors import InvalidOption, NotPolled
-from coopconsume.option_values import seconds_of as parsed_seconds
+from coopconsume.option_values import seconds_of
 from coopconsume.record import (
     MAX_WAIT,
     ordering_key_of,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from coopconsume.runtime.decisions import Decision
     from coopconsume.runtime.poll.retry_buffer import RetryBuffer
     from coopconsume.runtime.poll.session import PollSession
-    from coopconsume.runtime.read.offset_frames import PolledRows
+    from coopconsume.runtime.read.poll_frames import PolledRows
 
     #: By partition and offset the reason that was given.
     Reasons = dict[TopicPartition, dict[int, str]]
@@ -93,7 +93,7 @@ def over_limit(
     return MaxIndividualCommitsReached(count, owned.max_ranges, dict(results), dict(left))
 
 
-def seconds_of(name: str, wait: float | str) -> float:
+def wait_seconds(name: str, wait: float | str) -> float:
     """Returns seconds to wait, from a number or a text.
 
     Args:
@@ -103,7 +103,7 @@ def seconds_of(name: str, wait: float | str) -> float:
     Raises:
         InvalidOption: It is neither, or not from 0 to 365 days.
     """
-    seconds = parsed_seconds(name, wait)
+    seconds = seconds_of(name, wait)
     if usable_seconds(seconds) is None:
         raise InvalidOption(name, repr(wait), f"give 0 to {MAX_WAIT:.0f} seconds (365 days)")
     return seconds
@@ -278,7 +278,7 @@ def _take_on_failed(
     if waiting is None or waiting.is_parked:
         return
     if decision.action == "retry":
-        if waiting.attempts == decision.attempts:
+        if not decision.is_retried(waiting.attempts, waiting.due_ms):
             waiting.due = min(waiting.due, time.monotonic())
     elif decision.action == "skip":
         done = {tp: OffsetRanges([(offset, offset)])}

@@ -10,13 +10,8 @@ from commits import OffsetRanges
 from coopconsume.runtime.plan import covering, reach_of
 from coopconsume.runtime.read.expressions import key_column
 from coopconsume.runtime.read.hashing import deal_hash_sql
-from coopconsume.runtime.read.offset_frames import (
-    WantedRows,
-    empty_poll_frame,
-    poll_frame,
-    poll_offsets,
-    read_spans,
-)
+from coopconsume.runtime.read.offset_frames import WantedRows, read_spans
+from coopconsume.runtime.read.poll_frames import empty_poll_frame, poll_frame, poll_offsets
 from coopconsume.runtime.read.spans import Span
 from coopconsume.runtime.read.timestamp_overflow import LAST_MS, retried
 
@@ -30,7 +25,7 @@ if TYPE_CHECKING:
     from coopconsume.options import Options
     from coopconsume.record import Headers
     from coopconsume.runtime.poll.positions import Chosen
-    from coopconsume.runtime.read.offset_frames import PolledRows
+    from coopconsume.runtime.read.poll_frames import PolledRows
 
 
 class FrameReader:

@@ -31,8 +31,8 @@ from coopconsume.runtime.poll.answers import (
     over_limit,
     pending_records,
     reasons_of,
-    seconds_of,
     take_decisions,
+    wait_seconds,
 )
 from coopconsume.runtime.poll.frames import FrameReader, offsets_of
 from coopconsume.runtime.poll.letter_writer import LetterWriter
@@ -136,7 +136,7 @@ class Poller:
     def poll(self, membership: Membership, timeout: float) -> DataFrame:
         """Returns the next records, as a DataFrame of a fixed window of offsets."""
         started = time.monotonic()
-        deadline = started + seconds_of("timeout", timeout)
+        deadline = started + wait_seconds("timeout", timeout)
         checked: EpochAssignment | None = None
         away = _Away()
         if membership.driver_lock is not None:
@@ -205,7 +205,7 @@ class Poller:
         in_doubt = {}
         if assignment is not None:
             in_doubt = {
-                f"{tp[0]}-{tp[1]}": assignment.waits(tp, owned.ranges)
+                f"{tp[0]}-{tp[1]}": assignment.in_doubt.seconds(tp, owned.ranges)
                 for tp, owned in assignment.owned.items()
             }
         facts = self.session.facts(
@@ -238,7 +238,7 @@ class Poller:
             self._decide(assignment)
         free = [
             tp for tp, owned in assignment.owned.items()
-            if assignment.waits(tp, owned.ranges) <= 0 and not owned.is_deleted
+            if assignment.in_doubt.seconds(tp, owned.ranges) <= 0 and not owned.is_deleted
         ]  # fmt: skip
         found = self._unless_deleted(
             membership, assignment, lambda: assignment.cluster.log_ends(free)
@@ -448,7 +448,7 @@ class Poller:
         headers: Any = (),
     ) -> None:
         """Has polled records come again, later."""
-        seconds, more = seconds_of("delay", delay), checked_headers(headers)
+        seconds, more = wait_seconds("delay", delay), checked_headers(headers)
         with self._call(membership):
             reasons = reasons_of(frame, reason, "retry")
             assignment = membership.assignment

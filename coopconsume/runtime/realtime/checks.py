@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
-import socket
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Final
 
 from coopconsume.classic import cores, is_classic
 from coopconsume.errors import InvalidOption, RealTimeUnavailable
 from coopconsume.kafka.librdkafka import client_config
 from coopconsume.sinks.others import OutputFunction
 from coopconsume.sinks.transactional import TransactionalTopic
+from coopconsume.worker.look import Look, missing_packages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import SparkSession
 
     from coopconsume.options import Options
@@ -63,16 +59,15 @@ def check_settings(spark: SparkSession, options: Options, job_spec: JobSpec, slo
             raise InvalidOption(
                 name, f"with {_TRIGGER}", f"{remedy}: only Spark evaluates an expression"
             )
-    missing = _missing(_PACKAGES)
-    if missing:
-        raise RealTimeUnavailable(f"the driver has no {missing}", _install())
+    for name, why in missing_packages(_PACKAGES).items():
+        raise RealTimeUnavailable(f"the driver has no {name} ({why})", _install())
     client_config(options.kafka)
     _check_cores(spark, options, job_spec, slots)
 
 
 def _check_cores(spark: SparkSession, options: Options, job_spec: JobSpec, slots: int) -> None:
     """Long tasks keep their cores: what else needs Spark needs one as well."""
-    from commits.table import is_named
+    from commits.places import is_named
 
     most = cores(spark)
     if most is None or slots < most:
@@ -126,50 +121,20 @@ def check_workers(
     )
     if channel is None:
         raise RealTimeUnavailable(error or "there is no channel to the slots", network)
-    looks = _Look(channel.host, channel.port, packages)
-    tasks = spark.range(0, slots, 1, slots)
-    rows = tasks.mapInArrow(looks, "missing string, unreachable string").collect()
-    for row in rows:
-        if row.missing:
-            raise RealTimeUnavailable(f"a worker has no {row.missing}", _install())
-    for row in rows:
-        if row.unreachable:
-            raise RealTimeUnavailable(row.unreachable, network)
+    looks = Look(packages, (), (channel.host, channel.port, b""), (), _CONNECT)
+    rows = spark.range(0, slots, 1, slots).mapInArrow(looks, "found string").collect()
+    found = [json.loads(row.found) for row in rows]
+    for one in found:
+        for name, why in one["missing"].items():
+            raise RealTimeUnavailable(f"a worker has no {name} ({why})", _install())
+    for one in found:
+        if one["driver"]["why"]:
+            raise RealTimeUnavailable(
+                f"the worker {one['host']} cannot reach the driver at "
+                f"{channel.host}:{channel.port} ({one['driver']['why']})",
+                network,
+            )
 
 
 def _install() -> str:
     return "pip install coopconsume on the driver and on all workers"
-
-
-def _missing(packages: tuple[str, ...]) -> str:
-    """Returns the first package that cannot be imported here, and why; empty if all can be."""
-    for name in packages:
-        try:
-            import_module(name)
-        except ImportError as error:
-            return f"{name} ({error})"
-    return ""
-
-
-class _Look:
-    """The function of a task that looks what its worker has."""
-
-    def __init__(self, host: str, port: int, packages: tuple[str, ...]) -> None:
-        self._host = host
-        self._port = port
-        self._packages = packages
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-
-        for _ in batches:
-            pass
-        missing, unreachable = _missing(self._packages), ""
-        try:
-            socket.create_connection((self._host, self._port), timeout=_CONNECT).close()
-        except OSError as error:
-            unreachable = (
-                f"the worker {socket.gethostname()} cannot reach the driver at "
-                f"{self._host}:{self._port} ({error})"
-            )
-        columns: dict[str, Any] = {"missing": [missing], "unreachable": [unreachable]}
-        yield pa.RecordBatch.from_pydict(columns)

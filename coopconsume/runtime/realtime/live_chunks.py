@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from commits.model import TopicPartition
-    from coopconsume.runtime.dispatch.batch import Running
+    from coopconsume.runtime.dispatch.run import Run
     from coopconsume.runtime.dispatch.slot_leases import SlotLeases
     from coopconsume.runtime.plan import Partition
     from coopconsume.runtime.plan.chunk_sizes import ChunkSizes
@@ -52,7 +52,7 @@ class LiveChunks:
         now = time.monotonic()
         return {(p.topic, p.partition): self._ahead_sizes.of(p.index, now) for p in partitions}
 
-    def hand_out(self, live: Mapping[int, Running], now: float) -> None:
+    def hand_out(self, live: Mapping[int, Run], now: float) -> None:
         """Hands acquired offsets out to slots that read by themselves, each given with its run."""
         slots = [slot for slot in sorted(live) if self._leases.has_met((live[slot].number, slot))]
         self._wanted = {}
@@ -73,8 +73,8 @@ class LiveChunks:
         deal_ahead(ours, slots, self._ahead_sizes, now)
         for slot in slots:
             work = {}
-            running = live[slot]
-            for part, partition in enumerate(running.partitions):
+            run = live[slot]
+            for part, partition in enumerate(run.partitions):
                 one = partition.slots.hand_out(slot, now) if partition.is_ours else None
                 if one is not None:
                     work[part] = one
@@ -82,11 +82,11 @@ class LiveChunks:
                         partition.index, len(OffsetRanges(one.ranges)), now
                     )
             if work:
-                self._leases.send((running.number, slot), Frame.CHUNKS, encode_chunks(work))
+                self._leases.send((run.number, slot), Frame.CHUNKS, encode_chunks(work))
 
-    def progressed(self, running: Running, report: SlotReport, now: float) -> None:
+    def progressed(self, run: Run, report: SlotReport, now: float) -> None:
         """Learns the speed of a slot from its progressive report."""
-        is_busy = left_of(running.partitions, report.slot) > 0
+        is_busy = left_of(run.partitions, report.slot) > 0
         handled = report.stats.handled + report.stats.filtered
         self._sizes.progressed(report.slot, handled, now, is_busy=is_busy)
 

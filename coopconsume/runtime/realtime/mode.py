@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from coopconsume.backoff import Backoff
 
@@ -36,6 +36,18 @@ _PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
 #: Seconds of a run after which its failures are counted from 0 again.
 _WORKED: Final = 10.0
+
+
+class Ending(NamedTuple):
+    """Why slots that read by themselves must end.
+
+    Attributes:
+        why: The reason, for people.
+        is_failure: Whether they should wait until they begin again, as they may fail again.
+    """
+
+    why: str
+    is_failure: bool = False
 
 
 @dataclass
@@ -78,7 +90,7 @@ class RealTimeMode:
         slots: Collection[int],
         read_at: dict[tuple[int, int], float],
         now: float,
-    ) -> dict[int, str]:
+    ) -> dict[int, Ending]:
         """Returns why slots that read by themselves must end; those without a reason continue.
 
         Args:
@@ -87,22 +99,23 @@ class RealTimeMode:
             read_at: When the slot (second) was last seen to read the partition (first).
             now: The time.
         """
-        found: dict[int, str] = {}
+        found: dict[int, Ending] = {}
         for partition in partitions:
             name = f"{partition.topic}-{partition.partition}"
             changed, full = _has_changed(partition, now), self._full(partition)
             for slot in slots:
                 cursor = partition.cursors.get(slot)
                 if changed:
-                    found.setdefault(slot, f"{name} {changed}")
+                    found.setdefault(slot, Ending(f"{name} {changed}"))
                 elif cursor is None or not cursor.staying:
                     continue
                 elif full:
-                    found.setdefault(slot, f"{name} {full}")
+                    found.setdefault(slot, Ending(f"{name} {full}"))
                 elif why := _why_end_of(partition, cursor, now):
-                    found.setdefault(slot, f"{name} {why}")
+                    found.setdefault(slot, Ending(f"{name} {why}"))
                 elif not self._reads(partition, cursor, read_at, now):
-                    found.setdefault(slot, f"slot {slot} does not read {name}")
+                    stalled = f"slot {slot} does not read {name}"
+                    found.setdefault(slot, Ending(stalled, is_failure=True))
         return found
 
     @staticmethod
@@ -179,7 +192,7 @@ def _unready_cursor(cursor: SlotCursor, now: float, *, gets_chunks: bool) -> str
     """Returns why the slot of a cursor cannot read by itself now; empty: it can."""
     if cursor.dispatched is not None or cursor.only is not None:
         return "is in a batch"
-    if any(w.is_trying or w.is_running for w in cursor.failed()):
+    if any(w.is_trying or w.is_running for w in cursor.waiting.records()):
         return "has records that are to be tried again"
     if gets_chunks:
         return ""  # Slots get what is left, and what is due.
@@ -203,7 +216,8 @@ def _why_end_of(partition: Partition, cursor: SlotCursor, now: float) -> str:
 
 def _is_due(cursor: SlotCursor, now: float) -> Collection[bool]:
     """Returns for the first failed record of each lane that stays whether it is due."""
-    return [w.due <= now for w in cursor.waiting.values() if not cursor.leaves(w.key_hash)]
+    lowest, leaving = cursor.waiting.lowest.values(), cursor.leaving
+    return [w.due <= now for w in lowest if not leaving.has(w.key_hash)]
 
 
 def _has_changed(partition: Partition, now: float) -> str:

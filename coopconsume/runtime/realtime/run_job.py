@@ -16,11 +16,8 @@ from coopconsume.worker.slot import REPORT_SCHEMA
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from pyspark.sql import SparkSession
-
-    from coopconsume.options import Options
-    from coopconsume.runtime.dispatch.batch import Running
-    from coopconsume.runtime.job_spec import JobSpec
+    from coopconsume.runtime.dispatch.run import Run
+    from coopconsume.runtime.job_context import JobContext
     from coopconsume.runtime.plan import Partition
     from coopconsume.worker.report import PartitionWork
 
@@ -65,54 +62,47 @@ def finders_of_holes(
 
 
 def run_slots(
-    spark: SparkSession,
-    options: Options,
-    job_spec: JobSpec,
-    running: Running,
-    slots: int,
-    send: Callable[[bytes], None] | None,
+    context: JobContext, run: Run, send: Callable[[bytes], None] | None
 ) -> dict[int, bytes | None]:
     """Runs the slots of a real-time run as one Spark job; returns when the last one has ended.
 
     Args:
-        spark: The session.
-        options: Of the consumer.
-        job_spec: What to do.
-        running: The run.
-        slots: Of the job, which share its rate.
+        context: The job.
+        run: The run.
         send: Takes reports as tasks end; None: they come back as rows.
 
     Returns:
         As for a batch.
     """
-    plan, duration = running.plan, job_spec.real_time or 0.0
-    key_ranges = running.key_ranges
-    part_of = {name: part for part, name in enumerate(running.names)}
+    options, job_spec = context.options, context.job_spec
+    plan, duration = run.plan, job_spec.real_time or 0.0
+    key_ranges = run.key_ranges
+    part_of = {name: part for part, name in enumerate(run.names)}
     spec = replace(
-        spec_of(options, job_spec, running, slots),
+        spec_of(context, run),
         batch_time=duration + options.batch_time,
         realtime=RealTimeSpec(
             duration=duration,
             kafka=options.kafka,
-            logs=tuple(running.epoch_state.assignment.identity_of(tp) for tp in running.names),
+            logs=tuple(run.epoch_state.assignment.identity_of(tp) for tp in run.names),
             key_ranges={
                 slot: {part_of[tp]: ranges for tp, ranges in of.items()}
                 for slot, of in key_ranges.items()
             },
             finds_holes={
                 slot: frozenset(plan.parts[index] for index in indexes)
-                for slot, indexes in running.finders.items()
+                for slot, indexes in run.finders.items()
             },
             record_filter=options.record_filter,
             # One slot may be in a run of its own, beside the others.
-            cache_bytes=options.max_bytes_key_range_hashing if slots > 1 else 0,
+            cache_bytes=options.max_bytes_key_range_hashing if context.slots > 1 else 0,
             cache_content=options.key_range_hashing_content,
             reached={
                 part: reached
-                for part, tp in enumerate(running.names)
-                if (reached := running.epoch_state.assignment.reached_of(tp)) is not None
+                for part, tp in enumerate(run.names)
+                if (reached := run.epoch_state.assignment.reached_of(tp)) is not None
             },
-            ends=running.ends and {plan.parts[index]: end for index, end in running.ends.items()},
+            ends=run.ends and {plan.parts[index]: end for index, end in run.ends.items()},
         ),
     )
     runner = RealTimeRunner(
@@ -124,7 +114,7 @@ def run_slots(
         send=send,
     )
     count = len(plan.slots)
-    with tagged(spark, running.tag, running.title, f"{running.title} real time: {count} slots"):
-        tasks = spark.range(0, count, 1, count)
+    with tagged(context.spark, run.tag, run.title, f"{run.title} real time: {count} slots"):
+        tasks = context.spark.range(0, count, 1, count)
         rows = tasks.mapInArrow(runner, REPORT_SCHEMA).collect()
     return {row.slot: None if row.report is None else bytes(row.report) for row in rows}

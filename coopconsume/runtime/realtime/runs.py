@@ -6,18 +6,20 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from coopconsume.runtime.realtime.mode import START_TIME, RealTimeMode
-from coopconsume.runtime.realtime.run_job import finders_of_holes, plan_run
-from coopconsume.worker.channel.wire import Frame
+from coopconsume.runtime.dispatch.run import RunKind
+from coopconsume.runtime.realtime.mode import START_TIME, Ending, RealTimeMode
+from coopconsume.runtime.realtime.run_job import finders_of_holes, plan_run, run_slots
+from coopconsume.runtime.settle.batch_failures import reason
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
-    from coopconsume.options import Options
-    from coopconsume.runtime.dispatch.batch import Running
+    from coopconsume.runtime.dispatch.run import Run, RunEnd
     from coopconsume.runtime.dispatch.slot_leases import SlotLeases
     from coopconsume.runtime.dispatch.slot_requests import SlotRequests
+    from coopconsume.runtime.dispatch.slot_task import SlotTask
     from coopconsume.runtime.epoch_state import EpochState
+    from coopconsume.runtime.job_context import JobContext
     from coopconsume.runtime.plan import BatchPlan, Partition
     from coopconsume.worker.report import SlotReport
 
@@ -25,34 +27,31 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two checks whether slots must end.
 _LOOK_EVERY: Final = 0.05
-_NO_CORE: Final = "not all slots have started: Spark has no free core"
+_NO_CORE: Final = Ending("not all slots have started: Spark has no free core", is_failure=True)
+_KEPT_CORE: Final = Ending("a slot waits for a core, as a handler that takes long keeps it")
 
 
-class RealTimeRuns:
+class RealTimeRuns(RunKind):
     """The real-time runs of a job. Each slot is in one of them, or in batches.
 
     A slot that ends leaves its run; the others go on. Batches catch up with what it has left, and
     then another run begins with it.
 
     Args:
-        duration: Seconds of a run; None: there are batches alone.
-        options: Of the consumer.
+        context: The job; without ``real_time`` there are batches alone.
         leases: The channel to the slots.
         requests: Asks slots to start no more records.
     """
 
-    def __init__(
-        self,
-        duration: float | None,
-        options: Options,
-        leases: SlotLeases,
-        requests: SlotRequests,
-    ) -> None:
-        self._duration = duration
-        self.mode = RealTimeMode(options.max_pending)
-        self._batch_time = options.batch_time
+    is_real_time = True
+
+    def __init__(self, context: JobContext, leases: SlotLeases, requests: SlotRequests) -> None:
+        self._context = context
+        self._duration = context.job_spec.real_time
+        self.mode = RealTimeMode(context.options.max_pending)
         self._leases = leases
         self._requests = requests
+        self._meter = context.meter
         self._looked_at = 0.0
         self._why_not = ""
         self._drain_by = 0.0
@@ -60,7 +59,7 @@ class RealTimeRuns:
     def plan(
         self,
         epoch_state: EpochState,
-        batches: Sequence[Running],
+        batches: Sequence[Run],
         slots: Collection[int],
         now: float,
     ) -> BatchPlan | None:
@@ -88,29 +87,30 @@ class RealTimeRuns:
         self._why_not = why
         return plan_run(ours, [slot for slot, one in why_not.items() if not one])
 
-    def begins(self, running: Running) -> None:
+    def begins(self, run: Run) -> None:
         """Notes that a run is about to be given to Spark."""
         assert self._duration is not None
-        running.is_real_time = True
-        running.finders = finders_of_holes(running.partitions, running.plan.slots)
-        running.ends = {
-            p.index: p.ledger.end for p in running.partitions if p.supply.shares_chunks
-        } or None
-        log.info("real time on %d slots for %g s", len(running.plan.slots), self._duration)
+        run.finders = finders_of_holes(run.partitions, run.plan.slots)
+        run.ends = {p.index: p.ledger.end for p in run.partitions if p.supply.shares_chunks} or None
+        log.info("real time on %d slots for %g s", len(run.plan.slots), self._duration)
 
-    def reads_on(self, running: Running, now: float) -> bool:
+    def execute(self, run: Run, send: Callable[[bytes], None] | None) -> dict[int, bytes | None]:
+        """Runs the slots of a run, see `RunKind`."""
+        return run_slots(self._context, run, send)
+
+    def reads_on(self, run: Run, now: float) -> bool:
         """Whether the slots of a batch read by themselves, and their time is not over."""
-        if not running.is_real_time or running.ending:
+        if not run.is_real_time or run.ending:
             return False
-        return now - running.started < (self._duration or 0.0)
+        return now - run.started < (self._duration or 0.0)
 
-    def live(self, batches: Sequence[Running], now: float) -> dict[int, Running]:
+    def live(self, batches: Sequence[Run], now: float) -> dict[int, Run]:
         """Returns the slots that read by themselves, each with its run."""
         runs = [one for one in batches if self.reads_on(one, now)]
-        return {slot: one for one in runs for slot in sorted(one.active - one.stopped)}
+        return {task.slot: one for one in runs for task in one.active if not task.is_stopped}
 
     def watch(
-        self, epoch_state: EpochState, batches: Sequence[Running], now: float, *, is_open: bool
+        self, epoch_state: EpochState, batches: Sequence[Run], now: float, *, is_open: bool
     ) -> None:
         """Ends slots whose records need batches.
 
@@ -122,9 +122,9 @@ class RealTimeRuns:
         """
         if self._drain_by and now > self._drain_by:
             self._drain_by = 0.0
-            for running in batches:
-                if running.is_real_time:
-                    self._requests.stop(running)
+            for run in batches:
+                if run.is_real_time:
+                    self._requests.stop(run)
         if now - self._looked_at < _LOOK_EVERY:
             return
         self._looked_at = now
@@ -132,122 +132,123 @@ class RealTimeRuns:
         if not live:
             return
         ours = epoch_state.ours
-        why = self._why_all_end(epoch_state, batches, live, now, is_open=is_open)
-        for slot in _with_key_ranges(ours) if why == _NO_CORE else ():
-            self.mode.failed(slot, now, now)
+        end_of_all = self._why_all_end(epoch_state, batches, live, now, is_open=is_open)
+        if end_of_all is not None and end_of_all.is_failure:
+            for slot in _with_key_ranges(ours):
+                self.mode.failed(slot, now, now)
+        for run in {id(one): one for one in live.values()}.values():
+            tasks = [run.tasks[slot] for slot, one in live.items() if one is run]
+            if end_of_all is not None:
+                self.end(run, tasks, end_of_all, now)
+            else:
+                self._end_some(run, tasks, ours, now)
+
+    def _end_some(
+        self, run: Run, tasks: Sequence[SlotTask], ours: Sequence[Partition], now: float
+    ) -> None:
+        """Ends those of some slots of a run whose records need batches."""
         # Partitions that came since a run has begun are not in it, and may be quiet.
-        for running in {id(one): one for one in live.values()}.values():
-            slots = [slot for slot, one in live.items() if one is running]
-            if why:
-                self.end(running, slots, why, now, failed=why == _NO_CORE)
-                continue
-            known = running.plan.wanted
-            partitions = [p for p in ours if not p.ledger.is_quiet or p.index not in known]
-            found = self.mode.why_end(partitions, slots, running.read_at, now)
-            for slot, one in found.items():
-                self.end(running, [slot], one, now, failed="does not read" in one)
+        known, slots = run.plan.wanted, [task.slot for task in tasks]
+        partitions = [p for p in ours if not p.ledger.is_quiet or p.index not in known]
+        found = self.mode.why_end(partitions, slots, run.read_at, now)
+        for slot, ending in found.items():
+            self.end(run, [run.tasks[slot]], ending, now)
 
     def _why_all_end(
         self,
         epoch_state: EpochState,
-        batches: Sequence[Running],
+        batches: Sequence[Run],
         live: Collection[int],
         now: float,
         *,
         is_open: bool,
-    ) -> str:
-        """Returns why all slots must end; empty: each is looked at by itself."""
+    ) -> Ending | None:
+        """Returns why all slots must end; None: each is looked at by itself."""
         if not is_open:
-            return "paused by the circuit breaker"
+            return Ending("paused by the circuit breaker")
         if not epoch_state.ours:
-            return "nothing is left"
-        if why := self._why_none(batches, now):
-            return why
+            return Ending("nothing is left")
+        if ending := self._why_none(batches, now):
+            return ending
         # Key ranges are dealt to slots while none of them reads by itself.
         is_undealt = any(partition.is_undealt for partition in epoch_state.undealt)
         if is_undealt and not _with_key_ranges(epoch_state.ours) <= set(live):
-            return "key ranges are to be dealt to all slots"
-        return ""
+            return Ending("key ranges are to be dealt to all slots")
+        return None
 
-    def _why_none(self, batches: Sequence[Running], now: float) -> str:
-        """Returns why no slot may keep a core by reading by itself; empty: each may."""
-        if any(one.kept.keys() & one.waiting for one in batches):
-            return "a slot waits for a core, as a handler that takes long keeps it"
-        return _NO_CORE if any(self._waits_for_cores(one, now) for one in batches) else ""
+    def _why_none(self, batches: Sequence[Run], now: float) -> Ending | None:
+        """Returns why no slot may keep a core by reading by itself; None: each may."""
+        if any(task.is_keeping for one in batches for task in one.tasks.values()):
+            return _KEPT_CORE
+        return _NO_CORE if any(self._waits_for_cores(one, now) for one in batches) else None
 
-    def _waits_for_cores(self, running: Running, now: float) -> bool:
+    def _waits_for_cores(self, run: Run, now: float) -> bool:
         """Whether slots of a batch have not started for a long time."""
-        if running.channel is None or now - running.begins_at <= START_TIME:
+        if run.channel is None or now - run.begins_at <= START_TIME:
             return False
-        unmet = running.connections - {(running.number, slot) for slot in running.withdrawn}
-        return not all(self._leases.has_met(at) for at in unmet)
+        tasks = (task for task in run.unfinished if not task.is_withdrawn)
+        return not all(self._leases.has_met(run.at(task)) for task in tasks)
 
-    def end(
-        self, running: Running, slots: Collection[int], why: str, now: float, *, failed: bool
-    ) -> None:
+    def end(self, run: Run, tasks: Collection[SlotTask], ending: Ending, now: float) -> None:
         """Ends slots of a run: they start no more records, and batches take over.
 
         Args:
-            running: The run.
-            slots: The slots.
-            why: The reason, for people.
+            run: The run.
+            tasks: The slots.
+            ending: Why.
             now: The time.
-            failed: Whether they should wait until they begin again, as they may fail again.
         """
-        level = logging.WARNING if failed else logging.INFO
-        names = ", ".join(map(str, sorted(slots)))
+        slots, why = sorted(task.slot for task in tasks), ending.why
+        level = logging.WARNING if ending.is_failure else logging.INFO
+        names = ", ".join(map(str, slots))
         log.log(level, "real time ends on slot%s %s: %s", "s" * (len(slots) > 1), names, why)
         self.mode.why = why
-        if failed:
-            self._failed(running, slots, why, now)
-        self._requests.stop_slots(running, slots)
-        if not running.active - running.stopped:
-            running.ending = running.ending or why
+        if ending.is_failure:
+            self._failed(run, slots, why, now)
+        self._requests.stop_slots(run, tasks)
+        if all(task.is_stopped for task in run.active):
+            run.ending = run.ending or why
 
-    def _failed(self, running: Running, slots: Collection[int], why: str, now: float) -> None:
+    def _failed(self, run: Run, slots: Collection[int], why: str, now: float) -> None:
         """Notes that slots of a run end as something has failed."""
         self.mode.why = why
         for slot in slots:
-            self.mode.failed(slot, running.started, now)
+            self.mode.failed(slot, run.started, now)
 
-    def drain(self, running: Running) -> None:
+    def drain(self, run: Run) -> None:
         """Has the slots of a run read no more records, and handle those that they have read."""
-        if running.ending:
+        if run.ending:
             return
-        running.ending = "stopped"
-        self._drain_by = time.monotonic() + self._batch_time
-        for at in running.connections:
-            if self._leases.has_met(at):
-                self._leases.send(at, Frame.DRAIN)
-            else:
-                running.withdrawn |= {slot for _, slot in self._leases.stop({at})}
+        run.ending = "stopped"
+        self._drain_by = time.monotonic() + self._context.options.batch_time
+        self._requests.drain(run)
 
-    def reported(self, running: Running, report: SlotReport, now: float) -> None:
+    def reported(self, run: Run, report: SlotReport) -> None:
         """Takes the final report of a slot."""
         end = report.end
         why = end.read_error or end.channel_error or end.open_error or end.error
         if why:
-            running.epoch_state.look_again()
+            run.epoch_state.log_watch.look_again()
             log.warning("real time ends on slot %d: %s", report.slot, why)
         if why or report.end.crashed:
-            self._failed(running, [report.slot], why or "its worker has ended", now)
+            why = why or "its worker has ended"
+            self._failed(run, [report.slot], why, time.monotonic())
 
-    def lost(self, running: Running, slot: int, now: float) -> None:
+    def lost(self, run: Run, slot: int) -> None:
         """Takes the end of a slot without a report."""
-        self._failed(running, [slot], f"slot {slot} is lost", now)
+        self._failed(run, [slot], f"slot {slot} is lost", time.monotonic())
 
-    def over(self, running: Running, slots: Collection[int], error: str, now: float) -> None:
-        """Takes the end of the Spark job of a run.
-
-        Args:
-            running: The run.
-            slots: Its slots that had not ended.
-            error: The error of the job; empty: it has none.
-            now: The time, on the monotonic clock.
-        """
-        running.ending = running.ending or error or "its time is over"
+    def ended(self, run: Run, end: RunEnd) -> None:
+        """Takes the end of the Spark job of a run; if it has failed, batches take over."""
+        is_failure = end.error is not None and run.interrupt_at is None
+        error = reason(end.error) if end.error is not None and is_failure else ""
+        if error and end.counts:
+            log.warning("a real-time run failed, batches take over: %s", error)
+            self._meter.failed(error)
+            run.epoch_state.log_watch.look_again()
+        run.ending = run.ending or error or "its time is over"
         if error:
-            self._failed(running, slots, error, now)
+            self._failed(run, end.unreported, error, time.monotonic())
 
 
 def _with_key_ranges(partitions: Sequence[Partition]) -> set[int]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+#: Batches that fail in a row until the job ends; the second one may begin at once.
+MOST_FAILURES: Final = 4
 # What errors begin with whose own words come later.
 _OF_PY4J = "An error occurred while calling"
 _OF_PYTHON = "An exception was thrown from the Python worker"

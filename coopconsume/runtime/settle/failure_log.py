@@ -12,6 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from coopconsume.record import shown_key
+from coopconsume.texts import tries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -74,7 +75,7 @@ class FailureLog:
                 then = f"parked after attempt {one.attempts}"
                 self._log("parked", at, one.key, one.error, then, one.attempts, one.trace)
             elif self._is_first(at):
-                then = f"attempt {one.attempts}, next in {one.delay:.3g} s"
+                then = f"{tries(one.attempts)}, next in {one.delay:.3g} s"
                 self._log("retry", at, one.key, one.error, then, one.attempts, one.trace)
         for letter in report.dead:
             at = letter.topic, letter.partition, letter.offset

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from coopconsume.runtime.dispatch.batch import Running
+    from coopconsume.runtime.dispatch.run import Run
     from coopconsume.runtime.dispatch.slot_leases import SlotLeases
     from coopconsume.runtime.status.waiting import OldestCall
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def batch_facts(
-    batches: Iterable[Running], leases: SlotLeases, spark: SparkSession, title: str, now: float
+    batches: Iterable[Run], leases: SlotLeases, spark: SparkSession, title: str, now: float
 ) -> list[BatchFacts]:
     """Returns what is known of batches that are waited for.
 
@@ -34,19 +34,21 @@ def batch_facts(
     """
     found = []
     for running in batches:
-        if not running.waiting or running.begins_at > now:
+        tasks = running.unfinished
+        if not tasks or running.begins_at > now:
             continue
         met = [leases.has_met(at) for at in running.connections]
-        if all(met) and all(running.rests(slot, now) for slot in running.waiting):
+        if all(met) and all(running.rests(task, now) for task in tasks):
             continue
-        heard = [running.begins_at, *running.heard_at.values()]
+        known = running.tasks.values()
+        heard = [running.begins_at, *(t.heard_at for t in known if t.heard_at is not None)]
         heard += [running.first_report] if running.first_report is not None else []
         started = None if running.channel is None else sum(met)
-        has_reported = running.first_report is not None or running.taken
+        has_reported = running.first_report is not None or any(task.seq for task in known)
         is_seen = started is None or started or has_reported
         found.append(
             BatchFacts(
-                running.number, now - running.begins_at, len(running.waiting), started,
+                running.number, now - running.begins_at, len(tasks), started,
                 now - max(heard), None if is_seen else _tasks_of_spark(spark, title),
                 running.oldest_call(now),
             )
@@ -62,18 +64,18 @@ def _tasks_of_spark(spark: SparkSession, title: str) -> int | None:
         return None
 
 
-def longest_silence(batches: Iterable[Running], now: float) -> float:
+def longest_silence(batches: Iterable[Run], now: float) -> float:
     """Returns for how long the slot that is silent for longest has reported nothing."""
     silences = [
-        now - running.heard_at.get(slot, running.begins_at)
+        now - (running.begins_at if task.heard_at is None else task.heard_at)
         for running in batches
-        for slot in running.waiting
-        if not running.rests(slot, now)
+        for task in running.unfinished
+        if not running.rests(task, now)
     ]
     return max(silences, default=0.0)
 
 
-def oldest_call(batches: Iterable[Running], now: float) -> OldestCall | None:
+def oldest_call(batches: Iterable[Run], now: float) -> OldestCall | None:
     """Returns the handler call that has run for longest; None: none takes long."""
     calls = [found for one in batches if (found := one.oldest_call(now)) is not None]
     return max(calls, key=lambda call: call.seconds, default=None)

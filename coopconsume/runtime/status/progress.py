@@ -16,7 +16,9 @@ from coopconsume.monitoring.listener import (
     QueryStartedEvent,
     QueryTerminatedEvent,
 )
+from coopconsume.monitoring.pace import Course
 from coopconsume.runtime.status.latency import CommitLatency
+from coopconsume.runtime.status.retention_watch import open_offsets
 from coopconsume.runtime.status.verdict import job_verdict
 from coopconsume.worker.histogram import Histogram
 
@@ -24,8 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from commits.model import TopicPartition
+    from coopconsume.kafka.retention import ExpiringOffsets, RetentionForecast
+    from coopconsume.monitoring.line_display import LineDisplay
     from coopconsume.monitoring.listener import QueryListener
-    from coopconsume.runtime.dispatch.circuit_breaker import CircuitBreaker
+    from coopconsume.runtime.dispatch.circuit_breaker import JobCircuitBreaker
     from coopconsume.runtime.events import CommitAnswered
     from coopconsume.runtime.plan import BatchPlan, Partition
     from coopconsume.runtime.status.waiting import OldestCall, WaitingFor
@@ -47,9 +51,12 @@ class Meter:
     """Counts what the loop does; read from other threads.
 
     Args:
-        identity: ``id``, ``runId``, ``name`` and ``groupId`` of the query, put into every event.
+        identity: ``id``, ``runId``, ``name``, ``groupId`` and ``clientId`` of the query, put into
+            every event.
         slots: How many slots there are.
         listeners: Get each event.
+        lines: Shows what handlers log and print; None: nothing does.
+        place: The options of commands that name the cluster and the commit table.
     """
 
     def __init__(
@@ -57,16 +64,19 @@ class Meter:
         identity: dict[str, Any],
         slots: int,
         listeners: Sequence[QueryListener] = (),
+        lines: LineDisplay | None = None,
+        place: str = "",
     ) -> None:
-        self._identity = identity
+        self._identity, self._place = identity, place
         self._epoch = 0
         self._listeners = tuple(listeners)
+        self._lines = lines
         self._lock = threading.Lock()
         self._recent: deque[Progress] = deque(maxlen=_KEPT)
         self._last = time.monotonic()
         self._batch = -1
         self._before: dict[str, int] = {}
-        self._ends: dict[tuple[str, int], int] = {}
+        self._course = Course()
         self._launched: dict[int, float] = {}
         #: The states of partitions without anything left to do, as they were last described.
         self._quiet: dict[tuple[str, int], tuple[tuple[object, ...], dict[str, Any]]] = {}
@@ -93,9 +103,11 @@ class Meter:
         self.message = "Initializing"
         #: What the job waits for; None while it commits records.
         self.waiting: WaitingFor | None = None
-        self.breaker: CircuitBreaker | None = None
+        self.breaker: JobCircuitBreaker | None = None
         #: Why slots have no channel to the driver; empty if they have one, or need none yet.
         self.channel_error = ""
+        #: What retention deletes next, and when that was foreseen.
+        self._forecast: tuple[RetentionForecast | None, float] = None, 0.0
         self._is_paused = False
         #: ``batch`` or ``realTime``.
         self.mode = "batch"
@@ -132,6 +144,10 @@ class Meter:
         if before is None or before.reason != found.reason or is_late:
             self._make_event(partitions)
 
+    def foresees(self, forecast: RetentionForecast | None) -> None:
+        """Takes what retention deletes next."""
+        self._forecast = forecast, time.monotonic()
+
     def launched(self, number: int, plan: BatchPlan) -> None:
         """Takes the start of a batch."""
         self._batch = number
@@ -141,6 +157,8 @@ class Meter:
 
     def reported(self, report: SlotReport, names: Sequence[TopicPartition]) -> None:
         """Takes what a slot reports; partitions by their index in names."""
+        if self._lines is not None and report.lines is not None:
+            self._lines.take(report.lines)
         for i, outcome in report.partitions.items():
             self.latency.done(names[i], outcome)
         with self._lock:
@@ -228,12 +246,19 @@ class Meter:
             new = {name: n - self._before.get(name, 0) for name, n in self.totals.items()}
             self._before = dict(self.totals)
             partitions_now = [self._described(partition, now) for partition in partitions]
-            ends = {(p["topic"], p["partition"]): p["endOffset"] for p in partitions_now}
-            came = sum(max(0, end - self._ends.get(tp, end)) for tp, end in ends.items())
-            self._ends = ends
             call = self.oldest_call
             group = self._identity["groupId"]
-            verdict = job_verdict(group, partitions, partitions_now, self.waiting)
+            sums = {name: sum(p[name] for p in partitions_now) for name in _SUMS}
+            offsets = {
+                (p["topic"], p["partition"]): (p["endOffset"] - p["lag"], p["endOffset"])
+                for p in partitions_now
+            }
+            self._course.add(now, offsets, sums["lag"], sums["pending"])
+            pace = self._course.pace
+            verdict = job_verdict(
+                group, partitions, partitions_now, self.waiting, pace,
+                expiring=self._expiring(partitions, now), place=self._place,
+            )  # fmt: skip
             event = Progress(
                 self._identity,
                 timestamp=_iso(),
@@ -241,7 +266,7 @@ class Meter:
                 mode=self.mode,
                 epoch=self._epoch,
                 numInputRows=new["handled"],
-                inputRowsPerSecond=round(came / span, 1),
+                inputRowsPerSecond=self._course.samples[-1].new_rate,
                 processedRowsPerSecond=round(new["handled"] / span, 1),
                 numFilteredRows=new["filtered"],
                 numRetries=new["retries"],
@@ -266,11 +291,17 @@ class Meter:
                 verdict=verdict.to_dict(),
                 verdictSeverity=verdict.severity,
                 partitions=partitions_now,
-                **{name: sum(p[name] for p in partitions_now) for name in _SUMS},
+                **sums,
             )
             self._phases, self._calls, self._starts = {}, Histogram(), Histogram()
             self._recent.append(event)
         self._notify("onQueryProgress", QueryProgressEvent(event))
+
+    def _expiring(self, partitions: Sequence[Partition], now: float) -> ExpiringOffsets | None:
+        forecast, since = self._forecast
+        if forecast is None:
+            return None
+        return forecast.expiring(open_offsets(partitions), now - since)
 
     def _described(self, partition: Partition, now: float) -> dict[str, Any]:
         """The state of a partition; of one with nothing left to do the last one, if it holds."""
@@ -303,8 +334,12 @@ class Meter:
         """Takes the end of the loop."""
         self.message = f"Terminated with {error}" if error else "Stopped"
         text = f"{type(error).__name__}: {error}" if error else None
-        event = QueryTerminatedEvent(self._identity["id"], self._identity["runId"], text)
+        is_aborted = isinstance(error, InterruptedError)
+        ids = self._identity["id"], self._identity["runId"]
+        event = QueryTerminatedEvent(*ids, text, is_aborted)
         self._notify("onQueryTerminated", event)
+        if self._lines is not None:
+            self._lines.close()
 
     @property
     def recent(self) -> list[Progress]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from coopconsume.group.owned import has_failed
 from coopconsume.kafka.parked_keys import BehindParked
 from coopconsume.monitoring.verdict import (
     Condition,
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from coopconsume.group.owned import Failed
+    from coopconsume.kafka.retention import ExpiringOffsets
+    from coopconsume.monitoring.verdict import Pace
     from coopconsume.runtime.plan import Partition
     from coopconsume.runtime.status.waiting import Reason, WaitingFor
 
@@ -38,16 +41,23 @@ def job_verdict(
     partitions: Sequence[Partition],
     described: Sequence[Mapping[str, Any]],
     waiting: WaitingFor | None,
+    pace: Pace | None = None,
+    *,
+    expiring: ExpiringOffsets | None = None,
+    place: str = "",
 ) -> Verdict:
     """Returns the verdict of a job, from its own status.
 
-    Retention, and partitions that nobody works on, are not known to it.
+    Partitions that nobody works on are not known to it.
 
     Args:
         group: The group id.
         partitions: The partitions of the job.
         described: The entry of each of them in progress.
         waiting: What the job waits for, if it commits nothing.
+        pace: How fast its group works on them; None if that is not known.
+        expiring: What retention deletes next of them, if there is any.
+        place: The options of commands that name the cluster and the commit table.
     """
     now, reason = datetime.now(UTC), waiting.reason if waiting else None
     with_parked = [one for one, at in zip(partitions, described, strict=True) if at["parked"]]
@@ -68,6 +78,10 @@ def job_verdict(
         failed=[_failed(at) for at in described if _is_failed(at)],
         lost_member=_lost_member(described, now),
         stalled=waiting.message if waiting and waiting.reason not in _NOT_STALLED else "",
+        expiring=expiring,
+        # Why nothing is committed is known better from what it waits for.
+        pace=pace if pace and pace.done else None,
+        place=place,
     )
     return verdicts(found, now)[0]
 
@@ -78,7 +92,9 @@ def _behind(record: Failed) -> int:
 
 def _is_failed(at: Mapping[str, Any]) -> bool:
     blocker = at["blocker"]
-    return blocker is not None and blocker["state"] == "failed" and blocker["attempts"] > 0
+    if blocker is None or blocker["state"] != "failed":
+        return False
+    return has_failed(blocker["attempts"], blocker["error"])
 
 
 def _failed(at: Mapping[str, Any]) -> FailedRecord:

@@ -306,8 +306,8 @@ def _lost_member(waits: Mapping[str, float]) -> WaitingFor | None:
     return WaitingFor(
         "lostMember",
         f"waiting for a lost member until {_until(max(waits.values()))}: it did not hand over its "
-        f"key ranges of {_some(names)}, and its handlers may still run. Its "
-        "lease and leaseGrace set this time; without a channel, batchTime and handlerTimeout",
+        f"key ranges of {_some(names)}, and its handlers may still run. To wait for less, lower "
+        "leaseGrace, or handlerTimeout if its slots have no channel to the driver",
     )
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-OUTCOMES = ("done", "retry", "reject")
+OUTCOMES = ("done", "retry", "reject", "postponed")
 NOT_ENDED = -1
 """In `History.end` and `History.outcome`: the call was running when its process died."""
 
@@ -62,7 +62,7 @@ class Call:
         thread: Native thread id.
         slot: Number of the slot.
         attempt: The attempt that the handler got, from 1.
-        outcome: ``done``, ``retry``, ``reject``; None without an end.
+        outcome: ``done``, ``retry``, ``reject``, ``postponed``; None without an end.
         error: What was raised, escaped and cut short.
         saw: With state: the fingerprint of the value that the handler found; else empty.
         left: With state: that of the value that it left, if it is done; else empty.

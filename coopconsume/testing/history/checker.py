@@ -49,8 +49,9 @@ Rules
         later one started, and the earlier one had started before the disturbance was over. Any
         other repeat is a fault, above all that of a record that had been committed before.
     attempts back
-        A call after one that did not settle the record gets a higher attempt, unless a kill or
-        a disturbance of the earlier call's process lies between both.
+        A call after one that did not settle the record gets a higher attempt, after a ``postponed``
+        one no lower attempt, unless a kill or a disturbance of the earlier call's process lies
+        between both.
     state breaks
         Only of calls that recorded what they saw of their key's state, without times to live. Each
         of them saw what a done call of the next lower record of its key had left, which ended at
@@ -133,6 +134,18 @@ def check(
         max_attempts=max_attempts,
         witnesses=witnesses,
     )
+    elsewhere = records.not_produced(pending) + records.not_produced(dead_lettered)
+    return _verdict(case, ordering, elsewhere, states)
+
+
+def _verdict(
+    case: Case,
+    ordering: Ordering,
+    not_produced: list[tuple[tuple[str, int], int]],
+    states: Mapping[tuple[str, int], Mapping[bytes, Any]] | None,
+) -> Verdict:
+    """Has each rule judge."""
+    records, sets = case.records, case.sets
     scope = records.scope(ordering)
     repeated, outside = case.repeats()
     return Verdict(
@@ -141,12 +154,10 @@ def check(
         pending=int(sets.pending.sum()),
         dead_lettered=int(sets.dead.sum()),
         deleted=case.deleted(),
-        calls=len(history),
+        calls=len(case.history),
         in_flight_at_kill=case.in_flight(),
         lost=case.lost(),
-        misplaced=case.misplaced(
-            records.not_produced(pending) + records.not_produced(dead_lettered)
-        ),
+        misplaced=case.misplaced(not_produced),
         order_breaks=case.order_breaks(scope),
         overlaps=case.overlaps(scope),
         repeated=repeated,

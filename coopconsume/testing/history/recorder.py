@@ -16,8 +16,8 @@ topic      the record's topic
 partition  its partition
 offset     its offset
 attempt    the attempt that the handler got, from 1
-key        the record's key in hexadecimal; ``-`` without a key
-outcome    ``done``, ``retry`` or ``reject``
+key        the record's key in hexadecimal; ``-`` without a key, or if the handler gets it decoded
+outcome    ``done``, ``retry``, ``reject``, or ``postponed``: a retry that counts as no attempt
 error      what was raised, with everything but printable ASCII escaped; at most 200 characters
 saw        with state: a fingerprint of the value that the handler found, ``-`` for none
 left       with state: a fingerprint of the value that it left, if the outcome is ``done``
@@ -42,7 +42,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
-from coopconsume.record import Reject
+from coopconsume.record import Reject, Retry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from coopconsume.record import Record
 
-Outcome = Literal["done", "retry", "reject"]
+Outcome = Literal["done", "retry", "reject", "postponed"]
 
 
 class SupportsGet(Protocol):
@@ -151,8 +151,8 @@ class Recorder:
     def call(self, record: Record, slot: int = 0, state: SupportsGet | None = None) -> RecordedCall:
         """A context that writes the start of a handler call as it opens and its end as it closes.
 
-        An exception that leaves it makes the outcome ``reject`` if it is a `Reject`, else
-        ``retry``, and passes on. For an answer that is returned, call `RecordedCall.settle`.
+        An exception that leaves it makes the outcome what `outcome_of` returns, and passes on. For
+        an answer that is returned, call `RecordedCall.settle`.
 
         Args:
             record: The record.
@@ -178,7 +178,8 @@ class Recorder:
         now = time.monotonic_ns()
         log = _logs.get(self.directory) or _open(self.directory)
         number = next(log.numbers)
-        key = record.key
+        # Where the handler gets a decoded key, its bytes are not known here.
+        key = record.key if isinstance(record.key, bytes) else None
         line = (
             f"S\t{number}\t{now}\t{threading.get_native_id()}\t{slot}\t{record.topic}"
             f"\t{record.partition}\t{record.offset}\t{record.attempt}"
@@ -244,13 +245,20 @@ class RecordedCall:
         trace: TracebackType | None,
     ) -> None:
         if kind is not None:
-            self._outcome = "reject" if issubclass(kind, Reject) else "retry"
+            self._outcome = outcome_of(error)
             self._error = f"{kind.__name__}: {_text_of(error)}"
         left = self._seen() if self._outcome == "done" else ""
         self._recorder.finished(self._number, self._outcome, self._error, left)
 
     def _seen(self) -> str:
         return "" if self._state is None else fingerprint(self._state.get())
+
+
+def outcome_of(error: BaseException | None) -> Outcome:
+    """Returns the outcome of a call that ends with an error."""
+    if issubclass(type(error), Reject):
+        return "reject"
+    return "postponed" if issubclass(type(error), Retry) and not error.counts else "retry"  # type: ignore[union-attr]
 
 
 def _text_of(error: BaseException | None) -> str:

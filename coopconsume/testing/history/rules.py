@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 _NEVER = np.iinfo(np.int64).max
-_DONE, _RETRY, _REJECT = (OUTCOMES.index(name) for name in ("done", "retry", "reject"))
+_DONE, _RETRY, _REJECT, _POSTPONED = map(OUTCOMES.index, ("done", "retry", "reject", "postponed"))
 
 
 @dataclass(frozen=True)
@@ -120,9 +120,9 @@ class Case:
         max_attempts: int | None,
         witnesses: int,
     ) -> None:
-        self._history = history
-        self._records = records
-        self._sets = sets
+        self.history = history
+        self.records = records
+        self.sets = sets
         self._kills = kills
         self._seen = seen
         self._witnesses = witnesses
@@ -146,7 +146,7 @@ class Case:
         return np.isin(self._pid, [*kill.pids])
 
     def _ends(self) -> Numbers:
-        end: Numbers = self._history.end[self._calls].copy()
+        end: Numbers = self.history.end[self._calls].copy()
         open_ = end == NOT_ENDED
         end[open_] = _NEVER
         for kill, taken in zip(reversed(self._kills), reversed(self._taken), strict=True):
@@ -159,18 +159,18 @@ class Case:
     @cached_property
     def _committed_at(self) -> Numbers:
         """The first instant at which each record was seen as committed."""
-        first = np.full(len(self._records), _NEVER, np.int64)
+        first = np.full(len(self.records), _NEVER, np.int64)
         for at_ns, book in self._seen.commits:
-            first[self._records.mask(book) & (first > at_ns)] = at_ns
+            first[self.records.mask(book) & (first > at_ns)] = at_ns
         return first
 
     @cached_property
     def _deleted_at(self) -> Numbers:
         """When the deletion of each record began."""
-        first = np.full(len(self._records), _NEVER, np.int64)
+        first = np.full(len(self.records), _NEVER, np.int64)
         for deletion in self._seen.deletions:
             book = {place: [(0, below - 1)] for place, below in deletion.below.items()}
-            mine = self._records.mask(book)
+            mine = self.records.mask(book)
             first[mine] = np.minimum(first[mine], deletion.at_ns)
         return first
 
@@ -189,14 +189,14 @@ class Case:
     @cached_property
     def _succeeded(self) -> Mask:
         """Records with a call whose outcome is done."""
-        succeeded = np.zeros(len(self._records), np.bool_)
-        succeeded[self._rec[self._history.outcome[self._calls] == _DONE]] = True
+        succeeded = np.zeros(len(self.records), np.bool_)
+        succeeded[self._rec[self.history.outcome[self._calls] == _DONE]] = True
         return succeeded
 
     @cached_property
     def _is_deleted(self) -> Mask:
         """Records that were deleted before they were handled."""
-        handled = self._succeeded | self._sets.dead
+        handled = self._succeeded | self.sets.dead
         return (self._deleted_at < _NEVER) & ~handled & (self._committed_at > self._deleted_at)
 
     def deleted(self) -> int:
@@ -217,16 +217,16 @@ class Case:
         return lost
 
     def _settling(self, max_attempts: int | None) -> Mask:
-        outcome = self._history.outcome[self._calls]
+        outcome = self.history.outcome[self._calls]
         settles: Mask = (outcome == _DONE) | (outcome == _REJECT)
         if max_attempts is not None:
-            attempt = self._history.attempt[self._calls]
+            attempt = self.history.attempt[self._calls]
             settles |= (outcome == _RETRY) & (attempt >= max_attempts)
             return settles
-        last = np.full(len(self._records), -1, np.int64)
+        last = np.full(len(self.records), -1, np.int64)
         last[self._rec] = np.arange(len(self._rec))
-        last = last[self._sets.dead & (last >= 0)]
-        settles[last] |= outcome[last] == _RETRY
+        last = last[self.sets.dead & (last >= 0)]
+        settles[last] |= np.isin(outcome[last], (_RETRY, _POSTPONED))
         return settles
 
     def _finding(self, cases: Numbers, witness: Callable[[int], Witness]) -> Finding:
@@ -234,11 +234,9 @@ class Case:
         return Finding(len(cases), shown)
 
     def _witness(self, record: int, reason: str, calls: Sequence[int] = ()) -> Witness:
-        (topic, partition), offset, key = self._records.describe(record)
+        (topic, partition), offset, key = self.records.describe(record)
         quoted = sorted({int(self._calls[call]) for call in calls})
-        return Witness(
-            topic, partition, offset, key, reason, tuple(map(self._history.call, quoted))
-        )
+        return Witness(topic, partition, offset, key, reason, tuple(map(self.history.call, quoted)))
 
     def _calls_of(self, record: int) -> list[int]:
         return [int(call) for call in np.flatnonzero(self._rec == record)]
@@ -248,15 +246,15 @@ class Case:
         counts = []
         for kill, committed in zip(self._kills, self._committed, strict=True):
             if kill.pids is None:
-                begun = np.zeros(len(self._records), np.bool_)
+                begun = np.zeros(len(self.records), np.bool_)
                 begun[self._rec[self._start <= kill.at_ns]] = True
                 counts.append(int((begun & ~committed).sum()))
         return tuple(counts)
 
     def lost(self) -> Finding:
         """Returns the records in no set, or in a set that the calls do not confirm."""
-        sets = self._sets
-        called = np.zeros(len(self._records), np.bool_)
+        sets = self.sets
+        called = np.zeros(len(self.records), np.bool_)
         called[self._rec] = True
         nowhere = ~(sets.done | sets.pending | sets.dead | self._is_deleted)
         unhandled = sets.done & ~self._succeeded & ~self._is_deleted
@@ -275,7 +273,7 @@ class Case:
 
     def misplaced(self, not_produced: list[tuple[tuple[str, int], int]]) -> Finding:
         """Returns records in two sets or not produced, and calls of records not produced so."""
-        sets = self._sets
+        sets = self.sets
         twice = np.flatnonzero(sets.pending & (sets.done | sets.dead))
         unknown = np.flatnonzero((self._row < 0) | self._other_key)
 
@@ -284,7 +282,7 @@ class Case:
             return self._witness(record, f"pending and {other}", self._calls_of(record)[-3:])
 
         def stray(index: int) -> Witness:
-            call = self._history.call(index)
+            call = self.history.call(index)
             reason = "called, but produced with another key"
             if self._row[index] < 0:
                 reason = "called, but never produced"
@@ -304,7 +302,7 @@ class Case:
         """Returns the calls that started before a lower offset of their scope was settled."""
         # Records by scope and offset; calls life by life, as a kill undoes what was not committed.
         order = np.argsort(scope, kind="stable")
-        settled = np.full(len(self._records), _NEVER, np.int64)
+        settled = np.full(len(self.records), _NEVER, np.int64)
         undone_from = 0
         cases: list[tuple[int, int]] = []
         for life_end, committed in [*self._whole_kills(), (_NEVER, None)]:
@@ -313,9 +311,9 @@ class Case:
             np.minimum.at(settled, self._rec[ended], self._end[ended])
             free = np.minimum(settled, self._gone_at)[order]
             before = _highest_before(scope[order], free)
-            wait = np.full(len(self._records), -1, np.int64)
+            wait = np.full(len(self.records), -1, np.int64)
             wait[order] = np.where(before >= 0, free[before], -1)
-            blocker = np.empty(len(self._records), np.int64)
+            blocker = np.empty(len(self.records), np.int64)
             blocker[order] = order[before]
             begun = (self._start >= undone_from) & (self._start <= life_end)
             breaks = np.flatnonzero(begun & (self._start < wait[self._rec]))
@@ -326,7 +324,7 @@ class Case:
 
         def witness(case: int) -> Witness:
             call, earlier = cases[case]
-            offset = self._records.describe(earlier)[1]
+            offset = self.records.describe(earlier)[1]
             of_earlier = self._calls_of(earlier)
             around = [c for c in of_earlier if c < call][-2:] + [c for c in of_earlier if c > call][
                 :1
@@ -355,7 +353,7 @@ class Case:
 
         def witness(case: int) -> Witness:
             call, other = int(order[case]), int(order[before[case]])
-            offset = self._records.describe(int(self._rec[other]))[1]
+            offset = self.records.describe(int(self._rec[other]))[1]
             reason = f"started while offset {offset} of the same order was running"
             return self._witness(int(self._rec[call]), reason, [other, call])
 
@@ -398,9 +396,10 @@ class Case:
         """Returns the calls whose attempt did not rise without a kill before them."""
         order = np.argsort(self._rec, kind="stable")
         call, last = order[1:], order[:-1]
-        attempt = self._history.attempt[self._calls]
+        attempt = self.history.attempt[self._calls]
         back = (self._rec[call] == self._rec[last]) & ~self._settles[last]
-        back &= attempt[call] <= attempt[last]
+        is_counted = self.history.outcome[self._calls][last] != _POSTPONED
+        back &= attempt[call] < attempt[last] + is_counted
         for kill, taken in zip(self._kills, self._taken, strict=True):
             back &= ~(
                 taken[last] & (self._start[last] <= kill.at_ns) & (kill.at_ns < self._start[call])
@@ -420,7 +419,7 @@ class Case:
         self, scope: Numbers, states: Mapping[tuple[str, int], Mapping[bytes, Any]] | None
     ) -> Finding:
         """Returns the calls and records at which the chain of a key's states is broken."""
-        saw = self._history.saw
+        saw = self.history.saw
         chains: dict[int, dict[int, list[int]]] = {}
         for at_call in np.flatnonzero(np.isin(self._calls, [*saw])):
             record = int(self._rec[at_call])
@@ -445,11 +444,11 @@ class Case:
     ) -> set[str]:
         """Returns the states that a call of a key may see that starts at some time."""
         known: set[str] = set()
-        outcome = self._history.outcome[self._calls]
+        outcome = self.history.outcome[self._calls]
         for record in reversed(before):
             over = [call for call in chain[record] if self._end[call] <= start]
             done = [call for call in over if outcome[call] == _DONE]
-            known |= {self._history.left[int(self._calls[call])] for call in done}
+            known |= {self.history.left[int(self._calls[call])] for call in done}
             given_up = any(self._settles[call] and outcome[call] != _DONE for call in over)
             # What a kill undid of a record that was deleted then is never done again.
             if done and not given_up and self._deleted_at[record] >= start:
@@ -463,18 +462,18 @@ class Case:
         states: Mapping[tuple[str, int], Mapping[bytes, Any]],
     ) -> list[tuple[int, str, list[int]]]:
         """Follows the states of a key back from the final one."""
-        place, _, key = self._records.describe(order[0])
+        place, _, key = self.records.describe(order[0])
         wanted = {fingerprint(states.get(place, {}).get(key or b""))}
         reason = "no done call of it left the final state"
         for record in reversed(order):
-            if not self._sets.done[record]:
+            if not self.sets.done[record]:
                 continue
             calls = [int(self._calls[call]) for call in chain[record]]
-            links = [call for call in calls if self._history.left.get(call, "") in wanted]
+            links = [call for call in calls if self.history.left.get(call, "") in wanted]
             is_deleted = self._deleted_at[record] < _NEVER
             if not links and not is_deleted:
                 return [(record, reason, chain[record])]
-            seen = {self._history.saw[call] for call in links}
+            seen = {self.history.saw[call] for call in links}
             wanted = wanted | seen if is_deleted else seen
             reason = "no done call of it left what the next done record saw"
         if NO_STATE not in wanted:

@@ -76,8 +76,8 @@ class Verdict:
         overlaps: Calls that started while another call of their key was running.
         repeated: Records started again after they were settled.
         repeated_outside_flight: Repeats that no kill or disturbance explains.
-        attempts_back: Calls whose attempt number was not higher than the last, without a kill or
-            disturbance in between.
+        attempts_back: Calls whose attempt number was not higher than that of the last call that
+            counted as an attempt, without a kill or disturbance in between.
         state_breaks: Calls with state that did not see what the done call before them left, and
             records whose change is not in the final state of their key.
     """

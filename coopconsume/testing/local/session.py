@@ -93,9 +93,18 @@ def build_conf(
         raise ValueError(f"cores={cores}: expected at least 1, or None for all processors")
     find_java(needed_by="Spark 4", newest=_NEWEST_JAVA)
     jars = spark_jars()
-    class_path = os.pathsep.join(map(str, jars))
-    work = Path(work_dir).absolute()
-    merged = {
+    merged = _settings(app_name, cores, os.pathsep.join(map(str, jars)), Path(work_dir).absolute())
+    if any(jar.name.startswith("delta-spark") for jar in jars):
+        merged |= _DELTA
+    for key, value in (conf or {}).items():
+        joint = _JOINED.get(key) if key in merged else None
+        merged[key] = value if joint is None else f"{merged[key]}{joint}{value}"
+    return merged
+
+
+def _settings(app_name: str, cores: int, class_path: str, work: Path) -> dict[str, str]:
+    """Returns the settings that a local session has if its user gives no others."""
+    return {
         "spark.app.name": app_name,
         "spark.master": f"local[{cores},{_TASK_FAILURES}]",
         "spark.api.mode": "classic",
@@ -126,12 +135,6 @@ def build_conf(
         # What is shuffled here never leaves the machine.
         "spark.shuffle.compress": "false",
     }
-    if any(jar.name.startswith("delta-spark") for jar in jars):
-        merged |= _DELTA
-    for key, value in (conf or {}).items():
-        joint = _JOINED.get(key) if key in merged else None
-        merged[key] = value if joint is None else f"{merged[key]}{joint}{value}"
-    return merged
 
 
 def local_session(

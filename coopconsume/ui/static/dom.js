@@ -27,7 +27,7 @@ export function table(id, heads, rows, { empty = "", key = JSON.stringify(rows),
   const head = make("tr", {}, ...heads.map(([text, kind]) => make("th", { class: kind }, text)));
   const body = rows.map((cells) => make("tr", {}, ...cells.map((cell, i) => {
     const shown = cell instanceof Node ? cell : cell === null || cell === undefined ? "–" : String(cell);
-    return make("td", { class: heads[i][1] }, shown);
+    return make("td", { class: heads[i][1], "data-title": heads[i][0] }, shown);
   })));
   if (!rows.length && empty) body.push(make("tr", {}, make("td", { colspan: heads.length, class: "quiet" }, empty)));
   const before = named ? [...element.querySelectorAll("tbody tr")] : [];
@@ -47,7 +47,10 @@ export function described(id, { titles, numeric, rows }, more = {}) {
   )), { key: JSON.stringify(rows), ...more });
 }
 
-const TEXTS = ["key", "error", "by", "member", "standalone claim of", "reason", "value"];
+// A command whose options are not divided at their hyphens.
+export const code = (text) => make("code", {}, ...text.split(" ").flatMap((word, i) => [i ? " " : "", make("span", { class: "word" }, word)]));
+
+const TEXTS = ["key", "error", "by", "member", "standalone claim of", "reason", "value", "decide by"];
 const NAMES = ["", "partition", "record", "age", "due in", "when", "given up"];
 const PILLS = ["state", "status"];
 
@@ -75,7 +78,8 @@ export function span(seconds) {
   return `${Math.floor(s / 86400)} days`;
 }
 
-export const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB");
+// In UTC, as in tables, logs and messages of the server.
+export const clock = (seconds) => `${new Date(seconds * 1000).toISOString().slice(11, 19)} UTC`;
 
 export function pager(id, start, limit, total, go) {
   const element = at(id);

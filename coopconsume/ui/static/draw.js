@@ -98,9 +98,21 @@ export function strip(canvas, states, width, height) {
   return draw;
 }
 
+// Adds up columns where there are more of them than pixels, so that none is between two pixels.
+function narrowed({ worst, counts }, width) {
+  const size = Math.ceil(worst.length / Math.max(width, 1));
+  if (size < 2) return { worst, counts };
+  const starts = Array.from({ length: Math.ceil(worst.length / size) }, (_, i) => i * size);
+  return {
+    worst: starts.map((i) => Math.max(...worst.slice(i, i + size))).join(""),
+    counts: counts.map((row) => starts.map((i) => row.slice(i, i + size).reduce((sum, n) => sum + n, 0))),
+  };
+}
+
 // The large map: shares of states above, and a strip of the most urgent ones below.
-export function map(canvas, found, width) {
+export function map(canvas, all, width) {
   const [height, low] = [130, 26];
+  const found = narrowed(all, width);
   const draw = context(canvas, width, height + low + 6);
   const colours = stateColours();
   const columns = found.worst.length;
@@ -137,15 +149,21 @@ function parts(draw, owners, top, width, height) {
   }
 }
 
-// One line for each partition; the lines get thinner where there are many.
-export function ranges(canvas, partitions, width) {
-  const size = Math.max(1, Math.min(18, Math.floor(420 / Math.max(partitions.length, 1))));
+const divisor = (a, b) => (b ? divisor(b, a % b) : a);
+
+// One line for each partition; where there are many, lines get thinner, then one is drawn of several.
+// The step has no divisor in common with the number of members, which often own partitions in turn.
+export function ranges(canvas, partitions, members, width) {
+  let every = Math.max(1, Math.ceil(partitions.length / 140));
+  while (every > 1 && divisor(every, members) > 1) every += 1;
+  const lines = partitions.filter((_, i) => i % every === 0);
+  const size = Math.max(3, Math.min(18, Math.floor(420 / Math.max(lines.length, 1))));
   const gap = size > 4 ? 2 : 0;
-  const draw = context(canvas, width, Math.max(size * partitions.length, 1));
+  const draw = context(canvas, width, Math.max(size * lines.length, 1));
   draw.fillStyle = "rgb(128 128 128 / .18)";
-  draw.fillRect(0, 0, width, size * partitions.length);
-  partitions.forEach(([, , , , owners], i) => parts(draw, owners, i * size, width, size - gap));
-  return size;
+  draw.fillRect(0, 0, width, size * lines.length);
+  lines.forEach(([, , , , owners], i) => parts(draw, owners, i * size, width, size - gap));
+  return { size, every };
 }
 
 // One square for each partition, in the colour of its most urgent state.

@@ -83,13 +83,26 @@ async function open(one) {
   }
 }
 
+// Opens the newest letter of a record; an element says if there is none.
+export async function find(place, said) {
+  try {
+    const [newest] = (await api(group, `letters-of?${new URLSearchParams(place)}`)).letters;
+    at(said).textContent = newest ? "" : `${place.topic}-${place.partition}@${place.offset} has no dead letter.`;
+    if (newest) await open(newest);
+  } catch (error) {
+    at(said).textContent = error.message;
+  }
+}
+
 async function decide(action) {
   const of = group;
   const letters = [...chosen.values()];
   try {
     const plan = await api(of, "decide", { action, letters });
     if (!(await confirmed(action, plan))) return;
-    const done = await api(of, "decide", { action, letters, confirmed: { parked: plan.parked, passed: plan.passed } });
+    const said = { reason: at("decision-reason").value, by: at("decision-by").value };
+    const done = await api(of, "decide", { action, letters, ...said, confirmed: { parked: plan.parked, passed: plan.passed } });
+    at("decision-reason").value = "";
     chosen.clear();
     await load();
     at("letters-count").textContent = `${action === "replay" ? "Replayed" : "Discarded"}: ${count(done.parked + done.passed)}.`;

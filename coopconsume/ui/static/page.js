@@ -1,7 +1,7 @@
 // The page: asks for the status of one group every few seconds, and shows it.
 
 import { api, groups, open, session } from "./api.js";
-import { at, clock, count, described, make, pager, short, span, table } from "./dom.js";
+import { at, clock, code, count, described, make, pager, short, span, table } from "./dom.js";
 import { STATES, bar, chart, grid, legend, map, ranges, stateColours, strip } from "./draw.js";
 import * as letters from "./letters.js";
 
@@ -34,7 +34,7 @@ async function listGroups() {
     const names = all.map((one) => one.group);
     if (group && !names.includes(group)) all.unshift({ group, lag: null });
     at("groups").replaceChildren(...all.map((one) => make(
-      "a", { href: `#${encodeURIComponent(one.group)}`, "aria-current": one.group === group ? "page" : null },
+      "a", { href: `#${encodeURIComponent(one.group)}`, "aria-current": one.group === group ? "page" : null, title: one.verdict?.sentence },
       one.group, make("small", {}, one.lag === null ? "" : short(one.lag)),
     )));
     if (!group && all.length) choose(all[0].group);
@@ -105,6 +105,7 @@ function show(next) {
   showVerdict();
   showCards();
   showCharts();
+  showBlockedKeys();
   showBlockers();
   showDoubts();
   showMembers();
@@ -132,7 +133,7 @@ function showVerdict() {
   if (reason === "decision") links.unshift(["letters", null]);
   if (command) links.push(["command", command]);
   unlessShown("next", links, ([kind, one]) => {
-    if (kind === "command") return make("code", {}, one);
+    if (kind === "command") return code(one);
     if (kind === "letters") return make("button", { onclick: letters.go }, "Dead letters");
     const key = one.key === null ? "" : ` · ${one.key}`;
     const name = `${one.topic}-${one.partition}@${one.offset}`;
@@ -156,7 +157,7 @@ function showCards() {
     ["Not committed", count(found.lag), left, ""],
     ["Committed per second", short(Math.round(done * 10) / 10), "mean of 30 s", ""],
     ["New per second", short(Math.round(fresh_ * 10) / 10), "mean of 30 s", ""],
-    ["Members", count(found.owners.length), slots ? `${count(slots)} slots` : "", ""],
+    ["Members", count(found.workers), slots ? `${count(slots)} slots` : "", ""],
     ["Pending", count(found.pending), "failed, not done", found.pending ? "warn" : ""],
     ["Parked", count(found.parked), "of these, undecided", found.parked ? "parked" : ""],
     ["Oldest blocker", oldest ? span(found.at - oldest.since) : "none", oldest ? oldest.partition : "", oldest && oldest.attempts ? "warn" : ""],
@@ -174,6 +175,25 @@ function showCharts() {
   // The first sample has no rate.
   chart(at("rates"), times.slice(1), [["done", column(2).slice(1)], ["new", column(3).slice(1)]]);
   chart(at("lags"), times, [["lag", column(1)], ["failing", column(4)]]);
+}
+
+function showBlockedKeys() {
+  const { titles, numeric, rows: lines } = found.blockedKeys;
+  at("blocked-keys-section").hidden = !lines.length;
+  const more = found.blockedCount > lines.length ? `, ${count(lines.length)} of them below` : "";
+  at("blocked-count").textContent = `${count(found.blockedCount)} blocked by a failed record, parked ones first${more}`;
+  described("blocked-keys", {
+    titles: ["", ...titles], numeric: [false, ...numeric],
+    rows: lines.map((cells, i) => [blockedLinks(found.blockedPlaces[i], cells[titles.indexOf("state")]), ...cells.map((cell, j) => (
+      titles[j] === "decide by" ? code(cell) : cell
+    ))]),
+  }, { key: JSON.stringify(lines) });
+}
+
+function blockedLinks(place, state) {
+  const name = `${place.topic}-${place.partition}@${place.offset}`;
+  const letter = state === "parked" ? make("button", { "data-letter": name, onclick: () => letters.find(place, "blocked-said") }, "Letter") : null;
+  return make("span", { class: "links" }, make("button", { "data-map": name, onclick: () => openDetail(place) }, "Map"), letter);
 }
 
 function showBlockers() {
@@ -201,15 +221,18 @@ function showMembers() {
   described("claims", found.claims);
   const canvas = at("ranges");
   const width = canvas.parentElement.clientWidth - 36;
-  const size = ranges(canvas, found.partitions, width);
+  const { size, every } = ranges(canvas, found.partitions, Math.max(found.owners.length, 1), width);
   canvas.onmousemove = (event) => {
-    const one = found.partitions[Math.floor(event.offsetY / size)];
+    const one = found.partitions[Math.floor(event.offsetY / size) * every];
     if (!one) return;
     const place = (event.offsetX / width) * 1e4;
     const owner = one[4].find(([, first, end]) => first <= place && place < end);
     at("under").textContent = `${one[0]}-${one[1]}: ${(owner && found.owners[owner[0]]) || "no owner"}`;
   };
-  at("under").textContent ||= `${count(found.partitions.length)} partitions, one line each`;
+  const all = JSON.stringify([found.group, found.partitions.length, every]);
+  if (canvas.dataset.key === all) return;
+  canvas.dataset.key = all;
+  at("under").textContent = `${count(found.partitions.length)} ${found.partitions.length === 1 ? "partition" : "partitions"}, ${every === 1 ? "one line each" : `a line for one of ${every}`}`;
 }
 
 function showPartitions() {
@@ -219,7 +242,7 @@ function showPartitions() {
   canvas.hidden = found.partitions.length <= 12;
   cells = canvas.hidden ? null : grid(canvas, found.partitions, canvas.parentElement.clientWidth - 36);
   const colour = [
-    ["partition", "name"], ["key hashes", ""], ["offsets, log start to end: most urgent state", ""], ["stable", "n"], ["end", "n"], ["not committed", "n"],
+    ["partition", "name"], ["key hashes", "side"], ["offsets, log start to end: most urgent state", ""], ["stable", "n"], ["end", "n"], ["not committed", "n"],
     ["gaps", "n"], ["pending", "n"], ["parked", "n"],
   ];
   table("partitions", colour, found.rows.map((one) => {
@@ -260,7 +283,7 @@ async function loadDetail() {
   const canvas = at("partition-map");
   canvas.hidden = !one.map;
   if (one.map) {
-    const width = Math.max(600, at("partition-dialog").clientWidth - 46); // a pixel for each column
+    const width = at("partition-axis").clientWidth;
     map(canvas, one.map, width);
     const colours = stateColours();
     legend(at("partition-legend"), STATES.map((name, i) => [`${name} ${count(one.map.totals[i])}`, colours[i]]));

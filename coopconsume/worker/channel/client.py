@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from coopconsume.worker.channel.spec import ChannelSpec
-    from coopconsume.worker.outcome import TaskOutcome
     from coopconsume.worker.realtime.slot_reading import SlotReading
     from coopconsume.worker.report import PartitionWork, SlotReport
+    from coopconsume.worker.reporter import SlotReporter
     from coopconsume.worker.time_box import TimeBox
 
 log = logging.getLogger(__name__)
@@ -61,6 +61,8 @@ _LOOKS = 5
 #: many slots gets fewer reports, each of more records, and none waits for long.
 UNACKNOWLEDGED = 4
 UNACKNOWLEDGED_BYTES = 8 << 20
+#: Seconds for which what is settled goes into the report that `SlotChannel.report_soon` asks for.
+_GATHERED = 0.002
 #: Bytes of a frame beside its payload, at most.
 _FRAME_EXTRA = 64
 
@@ -104,7 +106,7 @@ class SlotChannel:
         self.failure: Exception | None = None
         self._halted: tuple[str, float] | None = None
         #: Those of the slot, once it has records.
-        self._outcome: TaskOutcome | None = None
+        self._reporter: SlotReporter | None = None
         self._time_box: TimeBox | None = None
         self._reading: SlotReading | None = None
         self._is_drained = False
@@ -117,6 +119,8 @@ class SlotChannel:
         self._seq = 0
         self._unacknowledged: list[tuple[SlotReport, int]] = []
         self._unsent = bytearray()
+        #: Whether `report_soon` was called. Not guarded: a runner holds its own lock then.
+        self._is_report_wanted = False
         self._is_too_long = False
         #: Whether what is done is left to the final report: reports come in their order.
         self._reports_at_end = False
@@ -138,18 +142,18 @@ class SlotChannel:
         return self._error
 
     def begin(
-        self, outcome: TaskOutcome, time_box: TimeBox, reading: SlotReading | None = None
+        self, reporter: SlotReporter, time_box: TimeBox, reading: SlotReading | None = None
     ) -> None:
         """Obeys the driver and sends progressive reports from now on: the slot has records.
 
         Args:
-            outcome: Makes the reports, and gives records back. Called in the channel's thread.
+            reporter: Makes the reports, and gives records back. Called in the channel's thread.
             time_box: Is halted, once at most, in any thread.
             reading: Of a real-time slot: makes its reports, and gets what came before. Called in
                 the channel's thread, or at once.
         """
         with self._lock:
-            self._outcome, self._time_box, self._reading = outcome, time_box, reading
+            self._reporter, self._time_box, self._reading = reporter, time_box, reading
             self._cut_at = self._clock() + self._spec.report_every
             halted = self._halted
             self._python_runs()
@@ -161,6 +165,11 @@ class SlotChannel:
                     reading.drain()
         if halted is not None:
             time_box.halt(*halted)
+        self._wake()
+
+    def report_soon(self) -> None:
+        """Has a progressive report made in a moment. Called in any thread, with any lock held."""
+        self._is_report_wanted = True
         self._wake()
 
     def may_start(self, now: float) -> bool:
@@ -307,7 +316,7 @@ class SlotChannel:
         waits = [self._lease.next_step_in(now)]
         if not self._ready.is_set():
             waits.append(max(0.0, deadline - time.monotonic()))
-        if self._outcome is not None:
+        if self._reporter is not None:
             waits.append(max(0.0, self._cut_at - now))
         return min(waits)
 
@@ -334,12 +343,12 @@ class SlotChannel:
 
     def _give_back(self, kind: int, payload: bytes) -> None:
         """Has the slot give back what it has not started: all of it, or some key ranges."""
-        if self._outcome is None:
+        if self._reporter is None:
             return  # It has no records yet.
         if kind == Frame.RELIEVE:
-            self._outcome.want_relief()
+            self._reporter.want_relief()
         else:
-            self._outcome.withhold(*decode_withhold(payload))
+            self._reporter.withhold(*decode_withhold(payload))
         self._cut_at = self._clock()
 
     def _taken(self, seq: int, report_in: float) -> None:
@@ -373,10 +382,10 @@ class SlotChannel:
 
     def _name_oldest_call(self, session: ChannelSession, now: float) -> None:
         """Reports the handler call that has run for longest, once it is long or another one."""
-        if self._is_closed or self._outcome is None or now < max(self._cut_at, self._look_at):
+        if self._is_closed or self._reporter is None or now < max(self._cut_at, self._look_at):
             return
         self._look_at = now + SLOW_CALL / _LOOKS
-        found = self._outcome.oldest_call(now)
+        found = self._reporter.oldest_call(now)
         if found is not None and found[2] < SLOW_CALL:
             found = None
         named = found[:2] if found is not None else None
@@ -388,13 +397,16 @@ class SlotChannel:
     def _cut(self, session: ChannelSession, now: float) -> None:
         """Sends a progressive report if it is due."""
         with self._lock:
-            if self._is_closed or self._outcome is None or now < self._cut_at:
+            if self._is_report_wanted:
+                self._is_report_wanted = False
+                self._cut_at = min(self._cut_at, now + _GATHERED)
+            if self._is_closed or self._reporter is None or now < self._cut_at:
                 return
             self._cut_at = now + self._spec.report_every
             if self._is_too_long or self._reports_at_end or self._has_to_wait:
                 return
             try:
-                report = (self._reading or self._outcome).take_report(self._seq + 1)
+                report = (self._reading or self._reporter).take_report(self._seq + 1)
                 if report is None:
                     return
                 self._seq += 1

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from commits import OffsetAndEpoch
 from coopconsume.worker.channel.wire import Identity, ProtocolError
+from coopconsume.worker.handler_lines import CallPlace, HandlerLine, SlotLines
 from coopconsume.worker.histogram import Histogram
 from coopconsume.worker.report import (
     DeadLetter,
@@ -100,6 +101,7 @@ def encode_report(report: SlotReport) -> bytes:
         "kept": report.kept,
         "gates": list(report.gates.items()),
         "leaving": report.leaving,
+        "lines": None if report.lines is None else _put_lines(report.lines, parts),
     }
     return _packed(header, parts)
 
@@ -117,10 +119,10 @@ def decode_report(data: bytes, of: Identity) -> SlotReport:
             filtered=_count(header["filtered"]), reads=Reads(*map(_count, header["reads"])),
             starts=_histogram(header["starts"]), calls=_histogram(header["calls"]),
         )  # fmt: skip
-        report = SlotReport(of.batch, of.slot, of.pid, _count(header["seq"]), stats=stats)
+        partitions = {}
         for part, done, filtered, failed, read, position, *more in header["partitions"]:
             holes, reached, blocked, retrying, times = more
-            report.partitions[_count(part)] = PartitionReport(
+            partitions[_count(part)] = PartitionReport(
                 done=parts.need(done),
                 filtered=parts.need(filtered),
                 failed=[_failed(one, parts) for one in failed],
@@ -132,22 +134,30 @@ def decode_report(data: bytes, of: Identity) -> SlotReport:
                 retrying=[_failed(one, parts) for one in retrying],
                 times=parts.need(times),
             )
-        report.dead = [_dead(one, parts) for one in header["dead"]]
-        report.outputs = parts.take(header["outputs"])
-        report.changes = parts.take(header["changes"])
-        if header["kept"] is not None:
-            report.kept = [(_count(p), _count(o), int(lane)) for p, o, lane in header["kept"]]
-        if header["leaving"] is not None:
-            number, rows = header["leaving"]
-            at_work = [(_count(p), _count(o), int(lane)) for p, o, lane in rows]
-            report.leaving = _count(number), at_work
-        report.gates = {
-            None if part is None else _count(part): float(left) for part, left in header["gates"]
-        }
+        kept, leaving = header["kept"], header["leaving"]
+        if leaving is not None:
+            number, rows = leaving
+            leaving = _count(number), _rows_at_work(rows)
+        report = SlotReport(
+            of.batch, of.slot, of.pid, _count(header["seq"]), partitions,
+            dead=[_dead(one, parts) for one in header["dead"]],
+            outputs=parts.take(header["outputs"]), changes=parts.take(header["changes"]),
+            gates={
+                None if part is None else _count(part): float(left)
+                for part, left in header["gates"]
+            },
+            kept=None if kept is None else _rows_at_work(kept), leaving=leaving, stats=stats,
+            lines=None if header["lines"] is None else _taken_lines(header["lines"], parts),
+        )  # fmt: skip
         parts.end()
     except (KeyError, TypeError, ValueError, RecursionError, struct.error) as error:
         raise ProtocolError(f"no progressive report: {type(error).__name__}: {error}") from None
     return report
+
+
+def _rows_at_work(rows: Any) -> list[tuple[int, int, int]]:
+    """Returns records that handlers work on, as in `SlotReport.kept`."""
+    return [(_count(part), _count(offset), int(lane)) for part, offset, lane in rows]
 
 
 def encode_chunks(work: Mapping[int, PartitionWork]) -> bytes:
@@ -230,6 +240,30 @@ def _failed(fields: list[Any], parts: _PartReader) -> Failure:
     return Failure(
         _count(offset), int(key_hash), parts.take(key), _count(attempts), wait, str(error),
         str(trace), _taken_headers(headers, parts),
+    )  # fmt: skip
+
+
+def _put_lines(found: SlotLines, parts: _Parts) -> list[Any]:
+    lines = [
+        [parts.add(one.text.encode()), one.place and list(vars(one.place).values())]
+        for one in found.lines
+    ]
+    return [lines, found.left_out]
+
+
+def _taken_lines(fields: list[Any], parts: _PartReader) -> SlotLines:
+    lines, left_out = fields
+    found = (
+        HandlerLine(parts.need(length).decode(), None if place is None else _place(*place))
+        for length, place in lines
+    )
+    return SlotLines(tuple(found), _count(left_out))
+
+
+def _place(topic: Any, partition: Any, offset: Any, last: Any, key: Any, attempt: Any) -> CallPlace:
+    return CallPlace(
+        str(topic), _count(partition), _count(offset), _count(last),
+        None if key is None else str(key), None if attempt is None else _count(attempt),
     )  # fmt: skip
 
 

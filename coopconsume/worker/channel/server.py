@@ -122,9 +122,9 @@ class ChannelServer:
         self._on_call = on_call
         self._lives_until = lives_until
         self._driver_lock = driver_lock
-        self._listener = _listen(bind, port)
+        self._listener = listen(bind, port)
         self._spec = ChannelSpec(
-            _plain(host), self._listener.getsockname()[1], secret, lease, report_every,
+            plain_host(host), self._listener.getsockname()[1], secret, lease, report_every,
             None if driver_lock is None else driver_lock.workers,
         )  # fmt: skip
         self._lock = threading.Lock()
@@ -457,15 +457,15 @@ class ChannelServer:
                 del self._slots[at]
 
 
-def _plain(host: str) -> str:
+def plain_host(host: str) -> str:
     """Returns an address without the brackets in which Spark writes those of IPv6."""
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
-def _listen(bind: str, port: int) -> socket.socket:
+def listen(bind: str, port: int) -> socket.socket:
     """Returns a socket that listens, of the family of the address."""
     family, kind, proto, _, address = socket.getaddrinfo(
-        _plain(bind) or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        plain_host(bind) or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
     listener = socket.socket(family, kind, proto)
     try:

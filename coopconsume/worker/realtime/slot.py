@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from coopconsume.worker.input_rows import wanted_rows
@@ -15,7 +16,7 @@ from coopconsume.worker.realtime.host_source import open_source
 from coopconsume.worker.realtime.reader import SlotReader
 from coopconsume.worker.realtime.slot_reading import SlotReading
 from coopconsume.worker.realtime.wanted import NOTHING
-from coopconsume.worker.report import Reads
+from coopconsume.worker.report import Reads, SlotEnd
 from coopconsume.worker.slot import SlotRunner
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from coopconsume.worker.channel.client import SlotChannel
     from coopconsume.worker.outcome import TaskOutcome
     from coopconsume.worker.report import SlotReport
+    from coopconsume.worker.reporter import SlotReporter
     from coopconsume.worker.time_box import TimeBox
 
 #: Seconds for which one poll waits for records; between polls the slot checks whether it is to end.
@@ -53,18 +55,16 @@ class RealTimeRunner(SlotRunner):
     ) -> SlotReport:
         error = "the run has no channel" if channel is None else channel.wait()
         if error:
-            report = self._outcome(slot).close()
-            report.end.channel_error = error
-            return report
+            return self._outcome(slot).close(SlotEnd(channel_error=error))
         # Handlers would stand still while all is collected that the worker has imported.
         gc.freeze()
         try:
             report = self._handle(slot, rows, channel)
         finally:
             gc.unfreeze()
-        report.stats.busy = 0.0  # Slots wait for records most of the time.
-        report.end.timed_out = False
-        return report
+        # Slots wait for records most of the time.
+        report = replace(report, stats=replace(report.stats, busy=0.0))
+        return report.with_end(timed_out=False)
 
     def _begin(
         self,
@@ -72,10 +72,11 @@ class RealTimeRunner(SlotRunner):
         outcome: TaskOutcome,
         time_box: TimeBox,
         channel: SlotChannel | None,
+        reporter: SlotReporter,
     ) -> Iterator[pa.RecordBatch]:
         assert channel is not None
-        reading = SlotReading(outcome)
-        channel.begin(outcome, time_box, reading)
+        reading = SlotReading(reporter, channel.report_soon)
+        channel.begin(reporter, time_box, reading)
         return self._read(reading, outcome, time_box)
 
     def _read(
@@ -83,7 +84,7 @@ class RealTimeRunner(SlotRunner):
     ) -> Iterator[pa.RecordBatch]:
         spec = self._spec
         assert spec.realtime is not None
-        slot = outcome.report.slot
+        slot = outcome.slot
         gets_chunks = spec.realtime.ends is not None
         starts = {
             part: NOTHING if gets_chunks else work.ranges[0][0]
@@ -101,11 +102,11 @@ class RealTimeRunner(SlotRunner):
             with opening():
                 source = self.open_source(spec, slot, reader.starts)
             while not (time_box.is_over or reading.is_draining or time.monotonic() >= until):
-                if outcome.report.end.tripped or outcome.report.end.fatal:
+                if outcome.streak.tripped or outcome.fatal:
                     return
                 for part, work in reading.chunks():
                     with outcome.lock:
-                        outcome.add_work(part, work)
+                        outcome.history.add(part, work)
                     reader.want(part, work.ranges)
                     source.want(part, work.ranges)
                 fetched = source.poll(_POLL, _MOST)
@@ -115,20 +116,20 @@ class RealTimeRunner(SlotRunner):
                 rows = wanted_rows(outcome.drop_filtered(taken.rows), outcome.work)
                 with outcome.lock:
                     # What comes of key ranges that leave is read as the records of other slots are.
-                    rows = outcome.without_withheld(rows)
+                    rows = outcome.lanes.without_withheld(rows)
                     reads = source.reads
-                    outcome.count_reads(reads.since(counted))
+                    outcome.draft.count_reads(reads.since(counted))
                     counted = reads
-                    outcome.reading.advance(rows, taken)
+                    outcome.draft.reading.advance(rows, taken)
                 if rows.num_rows:
                     yield rows
         except ReadFailed as error:
-            outcome.report.end.read_error = str(error)
+            outcome.read_error = str(error)
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends the slot
             # Raised here, it would end the task while handlers run.
             outcome.fail(error)
         finally:
             if source is not None:
                 with outcome.lock:
-                    outcome.count_reads(source.reads.since(counted))
+                    outcome.draft.count_reads(source.reads.since(counted))
                 source.close()

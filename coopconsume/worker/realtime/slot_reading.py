@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from coopconsume.worker.realtime.spec import HELD_UP, POSITIONS_EVERY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from coopconsume.worker.outcome import TaskOutcome
     from coopconsume.worker.report import PartitionWork, SlotReport
+    from coopconsume.worker.reporter import SlotReporter
 
 
 class SlotReading:
@@ -21,15 +21,19 @@ class SlotReading:
     It has a slot whose handlers are stuck give back its records. All but `chunks` are called in the
     channel's thread.
 
+    Args:
+        reporter: Makes the reports.
+        report_soon: Has the channel ask for a report in a moment. Called in any thread.
+
     Attributes:
         is_draining: Whether the slot is to read no more records.
     """
 
-    def __init__(self, outcome: TaskOutcome) -> None:
+    def __init__(self, reporter: SlotReporter, report_soon: Callable[[], None]) -> None:
         self.is_draining = False
         self._chunks: queue.SimpleQueue[Mapping[int, PartitionWork]] = queue.SimpleQueue()
-        self._outcome = outcome
-        self._ended = -1
+        self._reporter = reporter
+        self._report_soon = report_soon
         self._moved_at = time.monotonic()
         self._positions_at = 0.0
 
@@ -47,19 +51,18 @@ class SlotReading:
             yield from self._chunks.get().items()
 
     def take_report(self, seq: int) -> SlotReport | None:
-        """Returns the next progressive report, see `TaskOutcome.take_report`."""
-        now, outcome = time.monotonic(), self._outcome
-        with outcome.lock:
-            outcome.flush()
-            is_moving = outcome.ended != self._ended or not outcome.is_held_up()
-            self._ended = outcome.ended
-        if is_moving:
+        """Returns the next progressive report, see `SlotReporter.take_report`.
+
+        If there is nothing to report yet, the next record that is settled is reported at once.
+        """
+        now, reporter = time.monotonic(), self._reporter
+        if reporter.is_moving():
             self._moved_at = now
         elif now - self._moved_at > HELD_UP:
             self._moved_at = now
-            outcome.want_relief()
+            reporter.want_relief()
         is_time = now - self._positions_at >= POSITIONS_EVERY
-        report = outcome.take_report(seq, positions=is_time)
+        report = reporter.take_report(seq, positions=is_time, otherwise=self._report_soon)
         if report is not None:
             self._positions_at = now
         return report

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from assignors import key_hash
 from commits import CommitStore, OffsetRanges, PartitionCommits, Pending
-from coopconsume.admin.offsets import Kept, PartitionStatus, read_document, write_document
+from coopconsume.admin.offsets import (
+    Kept,
+    PartitionStatus,
+    read_checkpoint,
+    read_document,
+    write_document,
+)
 from coopconsume.admin.offsets.moves import marked, replaced, to_offset, unmoved
+from coopconsume.admin.offsets.reading import check_exist
 from coopconsume.admin.offsets.status import FAILED, NOT_DONE, Times, times_of
 from coopconsume.admin.offsets.tables import (
     blocker_table,
@@ -23,8 +35,15 @@ from coopconsume.admin.offsets.tables import (
     offset_table,
 )
 from coopconsume.admin.text import text_lines
+from coopconsume.cli import main
+from coopconsume.cli.offset_documents import move_document
+from coopconsume.cli.offset_options import ranges
+from coopconsume.cli.offsets import Execution, _chosen
 from coopconsume.errors import InvalidOption
 from coopconsume.kafka.blocker_records import BlockerRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 P0 = ("t", 0)
 FAR = 2**62
@@ -184,6 +203,104 @@ def test_other_documents_are_refused_by_name(change, said) -> None:
         read_document(json.dumps(twice), "odd.json")
 
 
+def checkpoint(folder: Path, batches: dict[int, str], committed: Iterable[int]) -> Path:
+    """Writes a checkpoint as Spark does, with the line of each batch's sources."""
+    for name in ("offsets", "commits"):
+        (folder / name).mkdir(parents=True)
+    for batch, lines in batches.items():
+        (folder / "offsets" / str(batch)).write_text(lines)
+        (folder / "offsets" / f".{batch}.crc").write_bytes(b"crc")
+    for batch in committed:
+        (folder / "commits" / str(batch)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+    return folder
+
+
+def test_a_checkpoint_continues_after_its_last_committed_batch(tmp_path: Path) -> None:
+    """The batch that was started after it is not done; offsets of other sources are left out."""
+    settings = '{"batchWatermarkMs":0,"conf":{"a":{"0":1}}}'
+    sources = '-\n51\n{"logOffset":3}\n{"orders":{"1":12,"0":%d},"bills":{"0":7}}'
+    batches = {batch: f"v1\n{settings}\n{sources % (10 * batch)}" for batch in (9, 10, 11)}
+    found = read_checkpoint(checkpoint(tmp_path / "v1", batches, (9, 10)))
+    assert [(one.topic, one.partition, one.stable_offset) for one in found] == [
+        ("bills", 0, 7), ("orders", 0, 100), ("orders", 1, 12),
+    ]  # fmt: skip
+    assert all(one.done == OffsetRanges() and one.pending == () for one in found)
+    second = {3: f'v2\n{settings}\nclicks:-\n0:{{"orders":{{"0":{FAR + 1}}}}}'}
+    (only,) = read_checkpoint(checkpoint(tmp_path / "v2", second, (3,)))
+    assert (only.topic, only.stable_offset) == ("orders", FAR + 1)
+
+
+@pytest.mark.parametrize(
+    ("batches", "committed", "said"),
+    [
+        ({0: 'v1\n{}\n{"t":{"0":5}}'}, (), "its query has committed no batch"),
+        ({0: 'v1\n{}\n{"t":{"0":5}}'}, (0, 1), "commits/1 has no offsets/1 beside it"),
+        ({0: 'v3\n{}\n{"t":{"0":5}}'}, (0,), "has version 'v3', not v1 or v2"),
+        ({0: "v1\n{}\n51\n-"}, (0,), "has no offsets of Kafka's source"),
+        ({0: 'v1\n{}\n{"t":{"0":5}}\n{"t":{"0":6}}'}, (0,), "two sources of its query read t-0"),
+    ],
+)
+def test_other_folders_are_refused_by_name(
+    tmp_path: Path, batches: dict[int, str], committed: tuple[int, ...], said: str
+) -> None:
+    """The folder is named, and what is wrong in it."""
+    with pytest.raises(InvalidOption, match=said) as caught:
+        read_checkpoint(checkpoint(tmp_path / "odd", batches, committed))
+    assert "odd" in str(caught.value)
+    assert "checkpointLocation" in str(caught.value)
+    with pytest.raises(InvalidOption, match="it has no folders commits and offsets"):
+        read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"orders":{"0":1305', r"line 4: it ends early .*\{\"orders\""),
+        ('0:{"orders":{"0":1305', "line 4: it ends early"),
+        ('{"t":{"0":5.9}}', r"line 4: t-0 has 5.9, not an offset"),
+        ('{"t":{"0":true}}', "t-0 has True"), ('{"t":{"0":null}}', "t-0 has None"),
+        ('{"t":{"0":"5"}}', "t-0 has '5'"), ('{"t":{"0":-1}}', "t-0 has -1"),
+        ('{"t":{"0":-2}}', "t-0 has -2"), ('{"t":{"0":Infinity}}', "t-0 has inf"),
+        (f'{{"t":{{"0":{10**23}}}}}', "t-0 has 1000"), (f'{{"t":{{"0":{2**63}}}}}', "t-0 has 9223"),
+        (f'{{"t":{{"0":{"9" * 5_000}}}}}', "line 4: "), ('{"t":{"-1":5}}', "t has '-1'"),
+        (f'{{"t":{{"{2**31}":5}}}}', "no partition"), ('{"t":{"00":5}}', "no partition"),
+        ('{"t":{"0":5,"x":6}}', "t has 'x', which is no partition"),
+        ('{"t":{"0":5},"u":7}', "topic u has 7 instead of partitions"),
+        ('{"t":{"0":5,"0":6}}', "a name appears twice"),
+        ('{"t":{"0":5},"t":{"1":6}}', "a name appears twice"),
+        ('{"t":' * 100_000, "line 4: "),
+    ],
+)  # fmt: skip
+def test_a_damaged_line_of_a_checkpoint_is_no_other_source(
+    tmp_path: Path, line: str, said: str
+) -> None:
+    """Its topic would be repeated as a whole; the line is named, and what is found there."""
+    text = f'v1\n{{}}\n{{"other":{{"0":5}}}}\n{line}'
+    with pytest.raises(InvalidOption, match=said) as caught:
+        read_checkpoint(checkpoint(tmp_path / "odd", {0: text}, (0,)))
+    assert re.search("odd.*offsets/0, line 4: .*copy the whole checkpoint", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [(b"", "is empty"), (b"v1\n\xff", "not UTF-8 at byte 3")]
+)
+def test_a_damaged_file_of_a_checkpoint_is_refused(tmp_path: Path, text: bytes, said: str) -> None:
+    """As a copy that was cut off leaves it."""
+    folder = checkpoint(tmp_path / "odd", {0: ""}, (0,))
+    (folder / "offsets" / "0").write_bytes(text)
+    with pytest.raises(InvalidOption, match=f"odd: offsets/0 .*{said}.*copy the whole"):
+        read_checkpoint(folder)
+
+
+def test_lines_of_other_sources_are_left_out(tmp_path: Path) -> None:
+    """Also objects, if the names in them are no numbers."""
+    others = ['{"logOffset":0}', '{"shards":{"a":{"p":1}}}', "17", "-", '"x"', "[{]", "{}",
+              '{"reservoirId":"a","index":-1}', "a:{}", "b:5"]  # fmt: skip
+    text = "\n".join(["v1", "{}", *others, '{"t":{"0":5},"empty":{}}'])
+    (only,) = read_checkpoint(checkpoint(tmp_path / "v1", {0: text}, (0,)))
+    assert (only.topic, only.stable_offset) == ("t", 5)
+
+
 # -- since when, and what holds it ---------------------------------------------------------------
 
 
@@ -263,6 +380,138 @@ def test_a_record_in_flight_is_no_blocker_to_look_at() -> None:
     assert (len(error), error[:8], error[-1]) == (200, "no route", "…")
 
 
+def test_what_the_query_of_a_checkpoint_has_done_is_not_called_skipped() -> None:
+    """A new group has no entry, so that this is all from the start of the log on."""
+    move = replaced(
+        PartitionStatus(*P0, log_start=0, end_offset=9), Kept(*P0, "", 7, OffsetRanges())
+    )
+    counts = [(len(move.again), len(move.skipped))]
+    words = {"what": "offsets", "executed": False, "by_query": True}
+    lines = list(text_lines(move_parts([move], counts, **words)))
+    assert "DONE BY QUERY" in lines[0]
+    assert "0 offsets would be processed again, 7 were done by the query" in lines
+    assert not any("skipped" in line for line in lines)
+    document = move_document(move, *counts[0], by_query=True)
+    assert (document["done_by_query"], "skipped" in document) == (7, False)
+    assert move_document(move, *counts[0])["skipped"] == 7
+
+
+class Reads:
+    """An administrator of offsets that fails if it reads records."""
+
+    group = "g"
+
+    def state_reset(self, *_: object) -> None:
+        pass
+
+    def check_idle(self, *, end_claims: bool) -> None:
+        pass
+
+    def count_records(self, _: object) -> tuple[int, int]:
+        raise AssertionError("it reads the whole topic")
+
+
+def test_records_of_a_checkpoint_are_not_read_to_be_counted() -> None:
+    """With the default of --count."""
+    move = replaced(
+        PartitionStatus(*P0, log_start=0, end_offset=9), Kept(*P0, "", 7, OffsetRanges())
+    )
+    how = Execution(False, True, False, None, None)
+    document = how.carry_out(Reads(), [move], by_query=True).document()
+    assert (document["counted"], document["partitions"][0]["done_by_query"]) == ("offsets", 7)
+    with pytest.raises(AssertionError, match="whole topic"):
+        how.carry_out(Reads(), [move])
+
+
+@pytest.mark.parametrize(
+    ("kept", "note"),
+    [
+        (Kept(*P0, "", 5, OffsetRanges()), ""), (Kept(*P0, "", 3, OffsetRanges()), ""),
+        (Kept(*P0, "", 9, OffsetRanges()), ""),
+        (Kept(*P0, "", 2, OffsetRanges()), "2 is not in the log, which goes 3 to 9"),
+        (Kept(*P0, "", 10, OffsetRanges()), "10 is not in the log, which goes 3 to 9"),
+        (Kept(*P0, "", 4, OffsetRanges([(6, 8)])), ""),
+        (Kept(*P0, "", 4, OffsetRanges([(6, 9)])), "9 is not in the log, which goes 3 to 9"),
+        (Kept(*P0, "", 4, OffsetRanges(), (Pending(11),)), "11 is not in the log"),
+    ],
+)  # fmt: skip
+def test_offsets_that_do_not_fit_the_log_are_noted(kept: Kept, note: str) -> None:
+    """The dry run shows it: the log may be that of another topic or cluster."""
+    found = replaced(PartitionStatus(*P0, log_start=3, end_offset=9), kept).note
+    assert found.startswith(note) if note else not found
+
+
+class Topics:
+    """A cluster with these topics."""
+
+    def __init__(self, **partitions: int) -> None:
+        self.known = partitions
+
+    def topics(self, names: Iterable[str], *, missing_ok: bool) -> list[SimpleNamespace]:
+        assert missing_ok
+        known = [name for name in names if name in self.known]
+        return [SimpleNamespace(name=name, partitions=self.known[name]) for name in known]
+
+
+def test_topics_that_are_not_in_the_cluster_are_named_with_the_others() -> None:
+    """The remedy can be followed as it is printed."""
+    wanted = {("a", 0), ("b", 0), ("b", 1), ("b", 2), ("c", 0), ("c", 1)}
+    check_exist(Topics(a=1, b=3, c=2), wanted)
+    with pytest.raises(
+        InvalidOption, match=r"a-0: not .*; give --topic b --topic c for the others"
+    ):
+        check_exist(Topics(b=3, c=2), wanted)
+    with pytest.raises(InvalidOption, match=r"b-2: .* give --topic a --topic b:0,1 --topic c for"):
+        check_exist(Topics(a=1, b=2, c=2), wanted)
+    with pytest.raises(InvalidOption, match=r"a-0, .* and 1 more: .* check --bootstrap-servers"):
+        check_exist(Topics(), wanted)
+
+
+def test_an_import_can_leave_topics_out(tmp_path: Path) -> None:
+    """What is not in the file is refused before any request."""
+    sources = '{"orders":{"0":1,"1":2},"bills":{"0":3}}'
+    folder = str(checkpoint(tmp_path / "c", {0: f"v1\n{{}}\n{sources}"}, (0,)))
+    kept = read_checkpoint(Path(folder))
+
+    def chosen(topics: dict[str, list[int]] | None) -> list[tuple[str, int]]:
+        return [(one.topic, one.partition) for one in _chosen(kept, topics, folder)]
+
+    assert chosen(None) == [("bills", 0), ("orders", 0), ("orders", 1)]
+    assert chosen({"orders": []}) == [("orders", 0), ("orders", 1)]
+    assert chosen({"orders": [1], "bills": []}) == [("bills", 0), ("orders", 1)]
+    words = [
+        "offsets",
+        "import",
+        folder,
+        "--group",
+        "g",
+        "-o",
+        "kafka.bootstrap.servers=127.0.0.1:1",
+    ]
+    for topic, said in (("other", "no such topic; it has bills, orders"),
+                        ("orders:2", "no partition 2 of it")):  # fmt: skip
+        refused = CliRunner().invoke(main, [*words, "--topic", topic])
+        assert (refused.exit_code, said in refused.stderr) == (2, True), refused.output
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"\xff", "not UTF-8 at byte 0"), (b"", "not JSON"), (b"[" * 100_000, "not JSON"),
+        (b'{"format": "coopconsume-offsets", "version": 1, "partitions": 5}',
+         "partitions are int, not a list"),
+    ],
+)  # fmt: skip
+def test_a_damaged_document_is_refused_by_name(tmp_path: Path, text: bytes, said: str) -> None:
+    """As a damaged checkpoint is."""
+    file = tmp_path / "odd.json"
+    file.write_bytes(text)
+    words = ["offsets", "import", str(file), "-o", "kafka.bootstrap.servers=127.0.0.1:1"]
+    refused = CliRunner().invoke(main, words)
+    assert (refused.exit_code, "odd.json" in refused.stderr) == (2, True), refused.output
+    assert said in refused.stderr
+
+
 def lag_lines(status: PartitionStatus, now: datetime) -> list[str]:
     """Returns what `coopconsume lag` writes of a partition."""
     return list(text_lines([lag_table([status], now)]))
@@ -278,6 +527,13 @@ def test_a_holder_that_never_failed_says_so_and_one_is_missing_when_all_is_done(
     assert PartitionStatus(*P0, log_start=0, end_offset=7).blocker is None
     lines = lag_lines(PartitionStatus(*P0, "", 7, log_start=0, end_offset=7), datetime.now(UTC))
     assert lines[1].split()[:2] == ["t-0", "0"]
+
+
+def test_offsets_of_a_command_are_single_ones_and_ranges() -> None:
+    """Without any, nothing is marked."""
+    given = ranges(None, None, ("17,20-22", "40"))
+    assert given == OffsetRanges([(17, 17), (20, 22), (40, 40)])
+    assert ranges(None, None, ()) is None
 
 
 def test_a_dry_run_says_that_nothing_was_changed() -> None:

@@ -37,8 +37,8 @@ from coopconsume.admin.overview.tables import (
 )
 from coopconsume.admin.tables import KeyRangeMap, OwnedPart, Owner, Table, cell
 from coopconsume.admin.text import _fitted, text_lines, write
-from coopconsume.kafka.cluster import Primary
 from coopconsume.kafka.coordinator import KafkaGroup, KafkaMember, read_subscription
+from coopconsume.kafka.primary import Primary
 from coopconsume.runtime.plan.cursor import deal
 
 HALF = 2**62
@@ -110,10 +110,19 @@ def two_members(store: CommitStore) -> GroupFacts:
 # -- from facts to data ------------------------------------------------------------------------
 
 
-def test_a_query_shows_the_blocker_of_each_partition():
+@pytest.mark.parametrize(
+    ("attempts", "error", "said"),
+    [
+        (3, "<no>", ", failed 3 times: <no>"),
+        (1, "no", ", failed 1 time: no"),
+        (0, "is down", ", postponed: is down"),
+        (0, "", ""),
+    ],
+)
+def test_a_query_shows_the_blocker_of_each_partition(attempts, error, said):
     """As in its progress events; texts are escaped."""
     blocker = {
-        "offset": 2_000, "state": "failed", "ageSeconds": 1.5, "attempts": 3, "error": "<no>",
+        "offset": 2_000, "state": "failed", "ageSeconds": 1.5, "attempts": attempts, "error": error,
         "key": "k1",
     }  # fmt: skip
     at = {"stableOffset": 2_000, "endOffset": 9_000, "lag": 7_000, "gapRanges": 1}
@@ -125,7 +134,7 @@ def test_a_query_shows_the_blocker_of_each_partition():
     first, second = ([cell.text for cell in row] for row in page.iterfind(".//tbody/tr"))
     assert first == [
         "orders-0", "2,000", "9,000", "7,000", "1",
-        "2,000, key k1, failed for 1.5 s, failed 3 times: <no>",
+        "2,000, key k1, failed for 1.5 s" + said,
     ]  # fmt: skip
     assert second == ["orders-1", "2,000", "9,000", "7,000", "1", "-"]
 
@@ -373,6 +382,24 @@ def test_a_key_cannot_command_a_terminal(store: CommitStore) -> None:
     for shown in ("\n".join(group_lines(group)), group_html(group)):
         assert r"broken \x1b]0;title\x07" in shown
         assert "\x1b" not in shown
+
+
+def test_a_group_was_active_until_its_member_left(store: CommitStore) -> None:
+    """By its release, else by what it wrote last: an operator and a fenced member do not count."""
+    found = two_members(store)
+    assert overview(store, found).last_active == found.history[1]["written_at"]
+    epoch = store.current_epoch("g")
+    assert epoch is not None
+    assert store.release("g", epoch, "b", running=[])
+    store.reset("g", {P0: 3})
+    written = store.history("g")
+    assert [entry["kind"] for entry in written] == ["epoch", "commit", "release", "reset"]
+    late = written[1] | {"counted": False, "written_at": datetime.now(UTC)}
+    later = replace(found, history=[*written, late])
+    left = overview(store, later)
+    assert left.last_active == later.history[2]["written_at"]
+    assert left.last_commit == later.history[1]["written_at"]
+    assert overview(store, replace(found, history=())).last_active is None
 
 
 def test_a_group_as_text(store: CommitStore) -> None:

@@ -102,6 +102,11 @@ def first(found: GroupOverview) -> tuple[str, str]:
             group(partition(stable_offset=4), expiring=ExpiringOffsets(6, 60.0)),
             ("danger", "retention"),
         ),
+        # No call of it has counted, as while a service is down.
+        (
+            group(partition(stable_offset=4, pending={4: Pending(4, 7, 0, 9, "is down")})),
+            ("waiting", "failed"),
+        ),
         # It holds its own key, not the stable offset.
         (
             group(partition(stable_offset=4, pending={5: Pending(5, 7, 2, 9, "no")})),
@@ -195,10 +200,11 @@ def test_the_verdict_is_first_in_text_html_and_json() -> None:
     found = group(
         partition(stable_offset=4, pending={4: record}, behind_parked=BehindParked(2)),
         last_commit=NOW,
+        place="--commit-table /c",
     )
     expected = [
         "1 key waits for your decision: 2 records behind it",
-        "next: coopconsume dead-letters list g",
+        "next: coopconsume records list g --commit-table /c",
         "also: Working: 3 records not done",
     ]
     for parts in (group_parts, lag_parts):
@@ -209,7 +215,11 @@ def test_the_verdict_is_first_in_text_html_and_json() -> None:
     assert document["verdict"]["sentence"] == expected[0]
     assert document["verdict"]["records"][0]["key"] == "a\nb"
     assert document["last_commit"] == NOW.isoformat()
-    assert document["partitions"][0]["behind_parked"] == {"records": 2, "is_all": True}
+    assert document["partitions"][0]["behind_parked"] == {
+        "records": 2,
+        "is_all": True,
+        "keys": {},
+    }
     held = Pending(4, 7, 2, 9, "no", key="a\nb\x1b[2J")
     failing = group(partition(stable_offset=4, pending={4: held}))
     assert next(text_lines(group_parts(failing, NOW))) == (

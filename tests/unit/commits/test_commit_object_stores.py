@@ -7,43 +7,37 @@ import re
 import signal
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from deltalake.fs import DeltaStorageHandler
 from pyarrow.fs import FileSelector
 
 from commits import (
     CommitLogUnavailable,
     CommitStore,
-    Epoch,
     PartitionCommits,
     Pending,
     UnsupportedTarget,
     check_table,
-    move_table,
 )
+from commits.place_trial import try_place
 from commits.places import mount_kind, refuse_unsafe_spark
 from commits.table_appender import TableAppender
 from commits.table_files import StoreFiles
-from coopconsume.admin.dead_letters.stored import Letter, _TableStore
-from coopconsume.fenced.ownership.delta_store import DeltaStore
 from coopconsume.queue.rows import ReplicaRow, encode
 from coopconsume.queue.table_log import TableLog
-from coopconsume.sinks.fenced_delta import FencedDeltaSink
 from coopconsume.testing.local.process import suspend
 from tests.commit_suite import check_behaviour
 from tests.object_stores import KINDS, Bucket, behind_proxy, serve
-from tests.written_tables import write_dead_letters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from coopconsume.queue.log_client import LogRecord
@@ -69,36 +63,6 @@ def options(bucket: Bucket) -> dict[str, str]:
 
 on_s3 = pytest.mark.parametrize("bucket", ["s3"], indirect=True)
 on_azure = pytest.mark.parametrize("bucket", ["azure"], indirect=True)
-_DELAY = 0.2
-
-
-@pytest.fixture
-def slow(bucket: Bucket, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Storage options of the same bucket, whose requests take `_DELAY` each."""
-    with behind_proxy(bucket, tmp_path, delay=_DELAY) as found:
-        yield dict(found)
-
-
-@contextmanager
-def pauses(running: Collection[str]) -> Iterator[list[tuple[float, list[str]]]]:
-    """How long another thread of this process stood still, and what ran then; the longest last."""
-    is_over, found = threading.Event(), list[tuple[float, list[str]]]()
-
-    def tick() -> None:
-        last = time.monotonic()
-        while not is_over.wait(0.005):
-            now = time.monotonic()
-            if not found or now - last > found[-1][0]:
-                found.append((now - last, sorted(running)))
-            last = now
-
-    thread = threading.Thread(target=tick)
-    thread.start()
-    try:
-        yield found
-    finally:
-        is_over.set()
-        thread.join()
 
 
 def test_a_bucket_keeps_commits_as_a_disk_does(bucket: Bucket, options: dict[str, str]) -> None:
@@ -196,7 +160,7 @@ def test_an_answer_that_is_lost_is_no_second_commit(
         "g", {"m": [P0]}, previous=None
     )
     entry = "_delta_log/00000000000000000002.json"
-    with behind_proxy(bucket, tmp_path, loses=entry) as lossy:
+    with behind_proxy(bucket, tmp_path / "proxy", loses=entry) as lossy:
         store = CommitStore.open(target, storage_options=lossy)
         for _ in range(2):
             with suppress(CommitLogUnavailable):  # whether the library asks again is its affair
@@ -358,97 +322,6 @@ def test_a_bucket_that_does_not_answer_is_unavailable(
     assert store.state("g") == {P0: PartitionCommits(5)}
 
 
-@pytest.mark.slow
-def test_no_call_holds_the_interpreter_while_a_bucket_answers(
-    bucket: Bucket,
-    options: dict[str, str],
-    slow: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Heartbeats and leases of the driver go on, whatever is asked of a table.
-
-    A call that holds it during a request stops all threads for as long as the request takes. Calls
-    of different tables run at the same time, as there are many requests.
-    """
-    running: set[str] = set()
-    stores: list[CommitStore] = []
-    epochs: list[Epoch] = []
-
-    def commit(number: int, *offsets: int, by: CommitStore | None = None) -> None:
-        for offset in offsets:
-            (by or stores[number]).commit("g", epochs[number], "m", {P0: [(offset, offset)]})
-
-    for number in range(3):
-        target = bucket.uri(f"slow-{number}")
-        stores.append(CommitStore.open(target, storage_options=options, segment_versions=2))
-        epochs.append(stores[-1].open_epoch("g", {"m": [P0]}, previous=None))
-        commit(number, 0, 2, 4)
-
-    batches, letters = bucket.uri("batches"), bucket.uri("letters")
-    first = CommitProperties(custom_metadata={"userMetadata": '{"coopconsume.fenced.j": "id"}'})
-    rows = pa.table({"number": [1]})
-    write_deltalake(batches, rows, storage_options=options, commit_properties=first)
-    sink = FencedDeltaSink(batches, "j", 1, slow)
-    for name, value in options.items():  # dead letters have those of the environment alone
-        monkeypatch.setenv(name, value)
-    write_dead_letters(letters)
-    for name, value in slow.items():
-        monkeypatch.setenv(name, value)
-
-    def opened(number: int) -> CommitStore:
-        return CommitStore.open(stores[number].target, storage_options=slow, create=False)
-
-    def writing() -> Iterator[tuple[str, Callable[[], object]]]:
-        store = opened(0)
-        engine: Any = store._engine
-        yield "append", lambda: commit(0, 6, by=store)
-        commit(0, 8)
-        yield "read on", lambda: store.state("g")
-        yield "snapshot", store.compact
-        yield "checkpoint", engine._checkpoint
-        yield "remove entries", lambda: engine.tidy(3)
-        yield "vacuum", lambda: store.vacuum(retention_hours=1)
-
-    def reading() -> Iterator[tuple[str, Callable[[], object]]]:
-        yield "open", lambda: stores.append(opened(1))
-        yield "history", lambda: stores[-1].history("g")
-        yield "earlier commits", lambda: stores[-1].commits_at("g", 4)
-        yield "registry", lambda: DeltaStore(bucket.uri("registry"), slow).rows()
-
-    def of_jobs() -> Iterator[tuple[str, Callable[[], object]]]:
-        stored = _TableStore(letters)
-        found: list[Letter] = []
-        yield "letters", lambda: found.extend(stored.read(lambda _: True, whole=True))
-        assert len(found) == 21
-        streams: list[str | None] = []
-        yield "first stream", lambda: streams.append(sink._first_stream())
-        assert streams == ["id"]
-
-    def moving(turn: int) -> Iterator[tuple[str, Callable[[], object]]]:
-        source = stores[2].target
-        to = f"{source}-moved-{turn}"
-        yield "move", lambda: move_table(source, to, storage_options=slow, quiet_seconds=0)
-
-    def run(calls: Iterator[tuple[str, Callable[[], object]]]) -> None:
-        for name, call in calls:
-            began = time.monotonic()
-            running.add(name)
-            call()
-            running.remove(name)
-            assert time.monotonic() - began >= _DELAY, f"{name} asked for nothing"
-
-    for turn in range(3):  # a busy machine stops a thread as well, but not in each turn
-        with pauses(running) as found, ThreadPoolExecutor(4) as pool:
-            for _ in pool.map(run, [writing(), reading(), of_jobs(), moving(turn)]):
-                pass
-        if found[-1][0] < _DELAY:
-            break
-    assert found[-1][0] < _DELAY, found[-1]
-    with pauses(running) as found:  # a call that is known to hold it is seen
-        DeltaTable.is_deltatable(stores[0].target, storage_options=slow)
-    assert found[-1][0] >= _DELAY
-
-
 def test_writers_of_a_bucket_lose_nothing(bucket: Bucket, options: dict[str, str]) -> None:
     """Four at once: of two that make the same version one has to take the next."""
     target = bucket.uri("four")
@@ -502,6 +375,15 @@ def test_the_log_of_a_queue_may_be_in_a_bucket(
             files.delete_file(info.path)
     with pytest.raises(CommitLogUnavailable, match="there is no table"):
         any(late.read(0.1) for _ in range(100))
+
+
+def test_a_bucket_is_tried_and_left_as_it_was(bucket: Bucket, options: dict[str, str]) -> None:
+    """A file is created once alone there, and removed."""
+    found = try_place(bucket.uri("tried"), options)
+    assert (found.has_table, found.is_local) == (False, False)
+    assert StoreFiles(bucket.uri("tried"), options).names("") == []
+    CommitStore.open(bucket.uri("tried-table"), storage_options=options)
+    assert try_place(bucket.uri("tried-table"), options).has_table
 
 
 @on_s3

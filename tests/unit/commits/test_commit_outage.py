@@ -149,7 +149,8 @@ def _calls(path: Path, stale: CommitStore) -> list[Callable[[], object]]:
         ("commits.rows._event", slice(5)),
         ("commits.path_engine._in_version", slice(3)),
         ("commits.snapshot._group_from_event", slice(3)),
-        ("pyarrow.concat_tables", slice(5)),
+        ("pyarrow.concat_tables", slice(3)),
+        ("commits.other_groups.rows_of_plain", slice(3, 4)),
     ],
 )
 def test_a_process_without_memory_is_no_damage(tmp_path: Path, of: str, calls: slice) -> None:

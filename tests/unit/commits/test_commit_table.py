@@ -91,6 +91,25 @@ def test_calls_in_one_look_look_once(path: str, monkeypatch: pytest.MonkeyPatch)
     assert len(looks) == before + 2
 
 
+def test_a_commit_that_cannot_be_read_back_may_be_repeated(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was written; the error says that its id counts once, and it does."""
+    store = CommitStore.open(path)
+    epoch = opened(store)
+
+    def away(*_: object) -> None:
+        raise CommitLogUnavailable(path, "read", "no answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store._engine, "tail", away)
+        with pytest.raises(CommitLogUnavailable, match="repeated with its id counts once"):
+            store.commit("g", epoch, "m", {P0: [(0, 3)]}, commit_id="c-1")
+    assert store.has_counted("g", "c-1") or store.state("g")[P0].stable_offset == 4
+    assert store.commit("g", epoch, "m", {P0: [(0, 3)]}, commit_id="c-1")
+    assert store.state("g")[P0].stable_offset == 4
+
+
 def opened(store: CommitStore, *members: str, group: str = "g") -> Epoch:
     """An epoch in which every member has both partitions."""
     assignment = {member: [P0, P1] for member in members or ("m",)}
@@ -469,12 +488,12 @@ def test_a_commit_of_a_process_that_was_frozen_is_unknown_and_counts_for_all_onc
     store, epoch = filled(path, 20, segment_versions=10)
     at, real, now = store.version(), DeltaLog.append, [0.0]
 
-    def append(log: DeltaLog, *what: Any) -> int:
+    def append(log: DeltaLog, *what: Any, **more: Any) -> int:
         now[0] = 301.0
         monkeypatch.setattr(DeltaLog, "append", real)
         overtake(path, epoch)
         assert not Path(path, f"_delta_log/{at + 1:020d}.json").exists()
-        return real(log, *what)
+        return real(log, *what, **more)
 
     monkeypatch.setattr(path_engine, "_now", lambda: now[0])
     monkeypatch.setattr(DeltaLog, "append", append)

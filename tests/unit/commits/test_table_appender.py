@@ -290,8 +290,7 @@ _KILLED = """
 import os, signal, sys
 import pyarrow as pa
 from commits.table_appender import TableAppender
-from commits.table_files import DiskFiles
-DiskFiles.create = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+os.link = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
 TableAppender(sys.argv[1]).append(pa.table({"number": [2], "text": ["2"]}))
 """
 

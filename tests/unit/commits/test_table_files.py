@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import threading
 from contextlib import suppress
@@ -49,6 +50,21 @@ def test_a_file_is_created_once(tmp_path: Path) -> None:
     assert not (tmp_path / "away").exists()
 
 
+def test_an_append_of_many_files_opens_few_at_once(tmp_path: Path) -> None:
+    """As one to a table with many partitions; all are there before its entry."""
+    files = DiskFiles(str(tmp_path))
+    files.prepare()
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    written = {f"by={number}/rows": b"%d" % number for number in range(300)}
+    taken = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken + 200, before[1]))
+    try:
+        assert files.create("_delta_log/1", b"entry", written)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert all(files.read(name) == data for name, data in written.items())
+
+
 def test_drafts_of_killed_processes_are_removed_after_a_day(tmp_path: Path) -> None:
     """A younger one may become an entry yet."""
     store = CommitStore.open(tmp_path / "commits")
@@ -69,13 +85,19 @@ def test_drafts_of_killed_processes_are_removed_after_a_day(tmp_path: Path) -> N
 def test_what_is_written_is_synced_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synced: bool
 ) -> None:
-    """First the rows, then their folder, then the entry, then its folder; or nothing."""
+    """Rows, their folders and the entry are safe before it appears, then its folder; or nothing.
+
+    The disk is waited for once for all that is safe before: each waits until the others began.
+    """
     steps: list[str] = []
-    fsync, link = os.fsync, os.link
+    fsync, link, together = os.fsync, os.link, threading.Barrier(4, timeout=60)
 
     def noted(handle: int) -> None:
-        steps.append(Path(f"/proc/self/fd/{handle}").resolve().name.split(".")[0] or "draft")
+        name = Path(f"/proc/self/fd/{handle}").resolve().name.split(".")[0] or "draft"
+        if name != "_delta_log":
+            together.wait()
         fsync(handle)
+        steps.append(name)
 
     def linked(source: Any, target: Any) -> None:
         steps.append("entry is there")
@@ -86,10 +108,34 @@ def test_what_is_written_is_synced_in_order(
     files.prepare()
     monkeypatch.setattr(os, "fsync", noted)
     monkeypatch.setattr(os, "link", linked)
-    files.write("segment=0/rows", b"rows")
-    files.create("_delta_log/1", b"entry")
-    order = ["rows", tmp_path.name, "segment=0", "draft", "entry is there", "_delta_log"]
-    assert steps == (order if synced else ["entry is there"])
+    files.create("_delta_log/1", b"entry", {"segment=0/rows": b"rows"})
+    assert (tmp_path / "segment=0/rows").read_bytes() == b"rows"
+    before = sorted(["rows", tmp_path.name, "segment=0", "draft"]) if synced else []
+    assert sorted(steps[: len(before)]) == before
+    assert steps[len(before) :] == ["entry is there", *(["_delta_log"] if synced else [])]
+
+
+def test_a_commit_behind_others_waits_for_the_disk_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their entries are read before its own is written, which would come too late."""
+    stores = [CommitStore.open(tmp_path / "commits") for _ in range(4)]
+    epochs = [
+        store.open_epoch(f"g{n}", {"m": [P0]}, previous=None) for n, store in enumerate(stores)
+    ]
+    for group, (store, epoch) in enumerate(zip(stores, epochs, strict=True)):
+        store.commit(f"g{group}", epoch, "m", {P0: [(0, 0)]})
+    created: list[str] = []
+    create = DiskFiles.create
+
+    def noted(files: DiskFiles, name: str, *args: Any) -> bool:
+        created.append(name)
+        return create(files, name, *args)
+
+    monkeypatch.setattr(DiskFiles, "create", noted)
+    result = stores[0].commit("g0", epochs[0], "m", {P0: [(1, 1)]})
+    assert result[P0].stable_offset == 2
+    assert created == [f"_delta_log/{stores[0].version():020d}.json"]
 
 
 @pytest.mark.parametrize("content", [b"", b'{"commitInfo":{"oper', b"\0" * 300])

@@ -10,18 +10,19 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.pages import ROOT, block
+
 PROGRAM = Path(__file__).parent / "typed_program.py"
 WRONG = {
     number for number, line in enumerate(PROGRAM.read_text().splitlines(), 1) if "# wrong" in line
 }
 
 
-def by_mypy():
-    """The lines at which mypy finds errors."""
+def by_mypy(job):
+    """The lines at which mypy finds errors, in the program and in the job of the README."""
     found = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--config-file", "pyproject.toml",
-         "--no-error-summary", str(PROGRAM)],
+         "--no-error-summary", str(PROGRAM), str(job)],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert not found.stderr
@@ -30,22 +31,24 @@ def by_mypy():
     return {int(number) for _, number in errors}
 
 
-def by_pyright():
-    """The lines at which pyright finds errors."""
+def by_pyright(job):
+    """The lines at which pyright finds errors, in the program and in the job of the README."""
     found = subprocess.run(
         [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable,
-         str(PROGRAM)],
+         str(PROGRAM), str(job)],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    return {
-        1 + one["range"]["start"]["line"]
-        for one in json.loads(found.stdout)["generalDiagnostics"]
-        if one["severity"] == "error"
-    }
+    errors = [
+        one for one in json.loads(found.stdout)["generalDiagnostics"] if one["severity"] == "error"
+    ]
+    assert {Path(one["file"]).name for one in errors} == {PROGRAM.name}, errors
+    return {1 + one["range"]["start"]["line"] for one in errors}
 
 
 @pytest.mark.parametrize("errors", [by_mypy, by_pyright])
-def test_checkers_find_what_is_wrong_and_nothing_else(errors):
+def test_checkers_find_what_is_wrong_and_nothing_else(errors, tmp_path):
     """Plain, async, frame and stateful handlers: what they take, and what they may return."""
     assert len(WRONG) > 10
-    assert errors() == WRONG
+    job = tmp_path / "billing.py"
+    job.write_text(block("README.md", "from dataclasses"))
+    assert errors(job) == WRONG

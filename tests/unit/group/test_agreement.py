@@ -13,7 +13,8 @@ from commits import CommitStore, Epoch, Pending
 from coopconsume.errors import GroupRefused
 from coopconsume.group.agreement import TERMS, Start, agree, check, log_changes, terms_of
 from coopconsume.group.claiming import _agree
-from coopconsume.group.core import GroupCore, Joined
+from coopconsume.group.core import GroupCore
+from coopconsume.group.dealing import Joined, Rebalance
 from coopconsume.group.epoch_assignment import EpochAssignment
 from coopconsume.group.member import GroupMember
 from coopconsume.group.owned import EpochGrant
@@ -49,7 +50,17 @@ def lead(leader, members, row=None):
         for name, terms in members.items()
     ]
     return leader.lead(
-        "a", 1, joined, RoundRobinKeyRangeAssignor(), {"t": 9}, {"t": "id"}, (), noted=None, row=row
+        Rebalance(
+            me="a",
+            generation=1,
+            joined=joined,
+            partitions={"t": 9},
+            topic_ids={"t": "id"},
+            shareable=(),
+            noted=None,
+            row=row,
+        ),
+        RoundRobinKeyRangeAssignor(),
     )
 
 

@@ -11,8 +11,9 @@ from assignors.shares import by_partition
 from assignors.wire import Subscription
 from commits import Epoch
 from commits.model import Assignment, Doubt
-from coopconsume.errors import GroupRefused
-from coopconsume.group.core import GroupCore, Joined
+from coopconsume.errors import ConsumerRangeFetchNotAccepted, GroupRefused
+from coopconsume.group.core import GroupCore
+from coopconsume.group.dealing import Joined, Rebalance
 from coopconsume.group.owned import EpochGrant
 from coopconsume.group.shares import leave_with_owners
 
@@ -30,7 +31,17 @@ def deal(leader, members, partitions, hidden=()):
     ]
     ids = {topic: f"id of {topic}" for topic in partitions}
     return leader.lead(
-        "a", 1, joined, RoundRobinKeyRangeAssignor(), partitions, ids, (), hidden, noted=None
+        Rebalance(
+            me="a",
+            generation=1,
+            joined=joined,
+            partitions=partitions,
+            topic_ids=ids,
+            shareable=(),
+            hidden=hidden,
+            noted=None,
+        ),
+        RoundRobinKeyRangeAssignor(),
     )
 
 
@@ -95,7 +106,16 @@ def test_a_stalled_leader_decides_by_what_it_noted_when_it_was_asked():
     joined = [Joined("a", ("t",), a.subscription(asked, with_owned=False))]
     a.subscription(Epoch(2, "of the live group"), with_owned=False)
     dealt = a.lead(
-        "a", 1, joined, RoundRobinKeyRangeAssignor(), {"t": 1}, {"t": "id"}, (), noted=asked
+        Rebalance(
+            me="a",
+            generation=1,
+            joined=joined,
+            partitions={"t": 1},
+            topic_ids={"t": "id"},
+            shareable=(),
+            noted=asked,
+        ),
+        RoundRobinKeyRangeAssignor(),
     )
     assert dealt.previous == asked
 
@@ -138,9 +158,18 @@ def test_a_leader_deals_around_claims():
         core.allow_key_share = allowed
         joined = [Joined("a", ("t",), core.subscription(None, with_owned=False))]
         dealt = core.lead(
-            "a", 1, joined, RoundRobinKeyRangeAssignor(), {"t": 2}, {"t": "id of t"}, shareable,
-            noted=None, claimed=claimed,
-        )  # fmt: skip
+            Rebalance(
+                me="a",
+                generation=1,
+                joined=joined,
+                partitions={"t": 2},
+                topic_ids={"t": "id of t"},
+                shareable=shareable,
+                noted=None,
+                claimed=claimed,
+            ),
+            RoundRobinKeyRangeAssignor(),
+        )
         assert dealt.shares["a"] == (*(Share("t", 0, part) for part in rest), Share("t", 1))
         row, data = row_of(dealt), dealt.answers(Epoch(1, dealt.nonce))["a"]
         assert isinstance(core.take("a", data, row, claimed), EpochGrant)
@@ -213,6 +242,19 @@ def test_a_member_goes_on_with_what_was_its_own_without_a_pause():
     assert grant.waits == ((LOW, 5.0),)
 
 
+def test_a_member_that_goes_on_with_a_part_may_get_the_whole_partition():
+    """Also if it takes no parts any more; a part that it did not work on is refused."""
+    whole = Share("t", 0)
+    core = a_holder((LOW,))
+    core.allow_key_share = False
+    core.subscription(Epoch(1, "n1"), with_owned=True)
+    grant = core.take("a", handed(2, "a", (whole,)), row(2, {"a": [whole]}))
+    assert isinstance(grant, EpochGrant)
+    assert grant.continues
+    with pytest.raises(ConsumerRangeFetchNotAccepted):
+        core.take("a", handed(2, "a", (LOW, HIGH)), row(2, {"a": [LOW, HIGH]}))
+
+
 def test_a_member_follows_an_epoch_whose_assignment_never_came():
     """Another rebalance ended it. What it gave besides was not begun."""
     core = a_holder((LOW,))
@@ -236,9 +278,18 @@ def test_a_member_goes_on_over_an_epoch_that_it_does_not_know():
             Joined("b", ("t",), a_core().subscription(in_force.epoch, with_owned=True)),
         ]
         found = a_core().lead(
-            "b", 3, joined, RoundRobinKeyRangeAssignor(), {"t": 1}, {"t": "id"}, ("t",),
-            noted=in_force.epoch, row=in_force,
-        )  # fmt: skip
+            Rebalance(
+                me="b",
+                generation=3,
+                joined=joined,
+                partitions={"t": 1},
+                topic_ids={"t": "id"},
+                shareable=("t",),
+                noted=in_force.epoch,
+                row=in_force,
+            ),
+            RoundRobinKeyRangeAssignor(),
+        )
         return core, found
 
     core, found = dealt()
@@ -267,10 +318,23 @@ def test_a_member_that_was_fenced_while_it_joined_begins_again():
         found_in_log = replace(in_force, **fields)
         core = a_holder((LOW, HIGH))
         joined = [Joined(name, ("t",), core.subscription(in_force.epoch, with_owned=True))]
-        return a_core().lead(
-            name, 2, joined, RoundRobinKeyRangeAssignor(), {"t": 1}, {"t": "id"}, ("t",),
-            noted=in_force.epoch, row=found_in_log,
-        ).continues  # fmt: skip
+        return (
+            a_core()
+            .lead(
+                Rebalance(
+                    me=name,
+                    generation=2,
+                    joined=joined,
+                    partitions={"t": 1},
+                    topic_ids={"t": "id"},
+                    shareable=("t",),
+                    noted=in_force.epoch,
+                    row=found_in_log,
+                ),
+                RoundRobinKeyRangeAssignor(),
+            )
+            .continues
+        )
 
     assert dealt() == {"a": 1}
     assert dealt("a2") == {"a2": 1}
@@ -290,9 +354,18 @@ def test_a_leader_leaves_with_a_member_what_the_row_in_force_gives_it():
             Joined("b", ("t",), newcomer.subscription(noted, with_owned=True)),
         ]
         found = core.lead(
-            "a", 2, joined, RoundRobinKeyRangeAssignor(), {"t": 1}, {"t": fields.pop("id", "id")},
-            ("t",), noted=noted, row=replace(in_force, **fields),
-        )  # fmt: skip
+            Rebalance(
+                me="a",
+                generation=2,
+                joined=joined,
+                partitions={"t": 1},
+                topic_ids={"t": fields.pop("id", "id")},
+                shareable=("t",),
+                noted=noted,
+                row=replace(in_force, **fields),
+            ),
+            RoundRobinKeyRangeAssignor(),
+        )
         assert merge(s.key_range for s in (*found.shares["a"], *found.shares["b"])) == (KeyRange(),)
         return found.shares, found.moving
 
@@ -355,9 +428,18 @@ def test_members_of_a_cooperative_epoch_have_all_partitions():
         for name, (core, topics) in members.items()
     ]
     around = a.lead(
-        "a", 1, joined, RoundRobinKeyRangeAssignor(), {"t": 2, "u": 1}, {}, ("t",), noted=None,
-        claimed=[Share("t", 1, KeyRange(0, 5))],
-    )  # fmt: skip
+        Rebalance(
+            me="a",
+            generation=1,
+            joined=joined,
+            partitions={"t": 2, "u": 1},
+            topic_ids={},
+            shareable=("t",),
+            noted=None,
+            claimed=[Share("t", 1, KeyRange(0, 5))],
+        ),
+        RoundRobinKeyRangeAssignor(),
+    )
     assert around.shares == {"a": (Share("t", 0), Share("u", 0)), "b": (Share("t", 0),)}
 
 
@@ -369,10 +451,13 @@ def test_only_the_newcomer_is_refused_if_it_shares_in_another_way():
         Joined(name, ("t",), core.subscription(in_force.epoch, with_owned=False))
         for name, core in {"a": old, "b": new, "c": other}.items()
     ]
-    facts = (RoundRobinKeyRangeAssignor(), {"t": 1}, {}, ())
-    dealt = old.lead("a", 2, joined, *facts, noted=in_force.epoch, row=in_force)
+    rebalance = Rebalance(
+        me="a", generation=2, joined=joined, partitions={"t": 1}, topic_ids={}, shareable=(),
+        noted=in_force.epoch, row=in_force,
+    )  # fmt: skip
+    dealt = old.lead(rebalance, RoundRobinKeyRangeAssignor())
     assert set(dealt.refused) == {"b", "c"}
     assert "sharing keyRanges" in dealt.refused["b"]
     assert set(dealt.shares) == {"a"}
     with pytest.raises(GroupRefused, match="sharing keyRanges"):
-        new.lead("b", 2, joined, *facts, noted=in_force.epoch, row=in_force)
+        new.lead(replace(rebalance, me="b"), RoundRobinKeyRangeAssignor())

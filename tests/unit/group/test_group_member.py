@@ -11,7 +11,8 @@ from assignors import KeyRange, Share, StickyKeyRangeAssignor, wire
 from assignors.wire import Subscription
 from commits import CommitStore, Epoch
 from coopconsume.errors import InvalidOption
-from coopconsume.group.core import GroupCore, Joined
+from coopconsume.group.core import GroupCore
+from coopconsume.group.dealing import Joined, Rebalance
 from coopconsume.group.member import GroupMember
 from coopconsume.group.membership import Membership
 from coopconsume.group.owned import EpochGrant
@@ -25,6 +26,9 @@ class Idle:
     """An owner that has nothing."""
 
     has_shares = False
+
+    def begin(self, _assignment):
+        """Nothing to begin."""
 
     def continue_work(self):
         """Nothing goes on."""
@@ -62,10 +66,11 @@ def lead(member, store, generation):
     """Deal topic t's only partition to the member alone; returns what it is handed."""
     core = member._core
     subscription = core.subscription(store.current_epoch("g"), with_owned=False)
-    deal = core.lead(
-        "me", generation, [Joined("me", ("t",), subscription)], StickyKeyRangeAssignor(),
-        {"t": 1}, {}, (), noted=core.noted,
+    rebalance = Rebalance(
+        me="me", generation=generation, joined=[Joined("me", ("t",), subscription)],
+        partitions={"t": 1}, topic_ids={}, shareable=(), noted=core.noted,
     )  # fmt: skip
+    deal = core.lead(rebalance, StickyKeyRangeAssignor())
     epoch = store.open_epoch(
         "g", deal.shares, previous=deal.previous, generation=generation, nonce=deal.nonce,
         life_ms=deal.life_ms,
@@ -110,9 +115,9 @@ def test_the_wait_for_an_earlier_owner_goes_on_if_a_member_never_began(tmp_path,
         member._worker.submit(int).result(60)
     elif how == "handed":
         answer = wire.MemberAssignment("me", (Share("t", 0),), second.number, second.nonce, {}, ())
-        member._give_back("me", answer.to_bytes(wire.VERSION))
+        member._unbegun.release_handed("me", answer.to_bytes(wire.VERSION))
     else:
-        member._give_back_unbegun("me")
+        member._unbegun.release_all("me")
     store.open_epoch(
         "g", {"me": [low], "other": [high]}, previous=second, generation=3,
         continues={"me": second.number} if how == "followed" else {},
@@ -149,7 +154,7 @@ def test_a_stalled_leader_does_not_fence_the_group_that_went_on(tmp_path):
     member._cluster.visible_topics = visible_topics
     place = types.SimpleNamespace(member_id="me", generation_id=1)
     member._consumer = types.SimpleNamespace(group_metadata=lambda: place)
-    member._config["session_timeout_ms"] = 30
+    member._leader.within = 0.01
     joined = [Joined("me", ("t",), member.subscription(with_owned=False))]
     with pytest.raises(TimeoutError):
         member.lead(StickyKeyRangeAssignor(), joined)
@@ -162,6 +167,26 @@ def test_a_stalled_leader_does_not_fence_the_group_that_went_on(tmp_path):
     assert store.current_epoch("g") == live
     member._consumer = None
     member.leave()
+
+
+def test_partitions_without_an_owner_are_reported_once(tmp_path, caplog):
+    """If the leader assigns them to nobody again, a warning says so."""
+    member, store = a_member(tmp_path, Idle())
+    epoch = store.open_epoch("g", {"me": [("t", 0)]}, previous=None, generation=1)
+    member._cluster.visible_topics = lambda _names: ([Topic("t", "id", 3)], [])
+    watch = member._unassigned
+    assert not watch.is_due
+    member._core.taken(EpochGrant(epoch, "me", (Share("t", 0, KeyRange()),), {}))
+    assert watch.is_due
+    assert watch.look(["t"]) == "nobody is assigned t-1, t-2"
+    assert not watch.is_due
+    member.subscription(with_owned=False)
+    assert watch.look(["t"]) is None
+    assert "nobody is assigned t-1, t-2, though reported" in caplog.text
+    store.open_epoch("g", {"me": [("t", p) for p in range(3)]}, previous=epoch, generation=2)
+    caplog.clear()
+    assert watch.look(["t"]) is None
+    assert not caplog.text
 
 
 def test_a_join_looks_at_the_log_once_for_all_assignors(tmp_path, monkeypatch):
@@ -182,10 +207,12 @@ def test_a_join_looks_at_the_log_once_for_all_assignors(tmp_path, monkeypatch):
 
 def dealt(leader, joined, topics=("t",)):
     """What a leader of a group without an epoch decides for members by their data."""
-    return leader.lead(
-        "m0", 1, [Joined(f"m{at}", topics, data) for at, data in enumerate(joined)],
-        StickyKeyRangeAssignor(), {"t": 4}, {}, (), noted=leader.noted,
+    members = [Joined(f"m{at}", topics, data) for at, data in enumerate(joined)]
+    rebalance = Rebalance(
+        me="m0", generation=1, joined=members, partitions={"t": 4}, topic_ids={}, shareable=(),
+        noted=leader.noted,
     )  # fmt: skip
+    return leader.lead(rebalance, StickyKeyRangeAssignor())
 
 
 def a_core():
@@ -235,12 +262,12 @@ def test_what_an_epoch_gave_a_member_that_was_leaving_is_given_back(tmp_path):
     """It was opened after the member had decided to leave; what it worked on is another matter."""
     member, store = a_member(tmp_path, Idle())
     lead(member, store, 1)
-    member._give_back_unbegun("me")
+    member._unbegun.release_all("me")
     lead(member, store, 2)
     assert store.assignment("g").doubts == ()
     member._core.begun_under = store.current_epoch("g")
     member._core.lost()
-    member._give_back_unbegun("me")
+    member._unbegun.release_all("me")
     lead(member, store, 3)
     assert len(store.assignment("g").doubts) == 1, "tasks of it may still run"
 
@@ -251,7 +278,7 @@ def test_the_order_of_a_partition_needs_all_of_it(tmp_path, monkeypatch):
     monkeypatch.setattr("coopconsume.kafka.connection.Cluster", lambda _: cluster)
     membership = Membership(options_of(tmp_path), 1, Idle())
     owned = types.SimpleNamespace(is_whole=False)
-    membership._assignment = types.SimpleNamespace(owned={("t", 0): owned})
+    membership._current.begin(types.SimpleNamespace(owned={("t", 0): owned}))
     with pytest.raises(InvalidOption, match=r"a part of t-0.*assign whole partitions"):
         membership.need_whole_partitions(needed=True)
     membership.need_whole_partitions(needed=False)
@@ -265,10 +292,10 @@ def test_a_member_says_the_state_that_it_keeps(tmp_path, monkeypatch):
     monkeypatch.setattr("coopconsume.kafka.connection.Cluster", lambda _: cluster)
     membership = Membership(options_of(tmp_path), 1, Idle())
     member = membership._group = GroupMember(
-        membership.options, membership.store, cluster, 1, membership, 1
+        membership.options, membership.store, cluster, 1, membership.owner, 1
     )
     for table, said in (("", {"state": ""}), ("id", {"state": "id"}), (None, {})):
-        state = types.SimpleNamespace(id=table, path="p", belong_to=lambda _: None)
+        state = types.SimpleNamespace(id=table, path="p", belong_to=lambda _: None, origins=list)
         membership.keep_state(None if table == "" else state)
         joining = Subscription.from_bytes(member._core.subscription(None, with_owned=False))
         assert {n: one for n, one in joining.terms.items() if n == "state"} == said
@@ -308,17 +335,19 @@ def test_closing_revokes_what_was_assigned_once(tmp_path, monkeypatch):
         (["on_assigned", "on_revoked"], ["on_assigned", "on_revoked"]),
     ):
         membership = Membership(options_of(tmp_path), 1, Idle())
-        membership._listener = types.SimpleNamespace(
-            on_assigned=lambda _: calls.append("on_assigned"),
-            on_revoked=lambda _, one=membership: (calls.append("on_revoked"), one.revoke()),
-            on_lost=lambda _: calls.append("on_lost"),
+        membership._listener.attach(
+            types.SimpleNamespace(
+                on_assigned=lambda _: calls.append("on_assigned"),
+                on_revoked=lambda _, one=membership: (calls.append("on_revoked"), one.revoke()),
+                on_lost=lambda _: calls.append("on_lost"),
+            )
         )
         calls.clear()
         for what in notified:
-            membership._notify(what, held)
-        membership._assignment = held
+            membership._listener.notify(what, held.key_ranges)
+        membership._current.begin(held)
         membership.revoke()
-        membership._notify("on_revoked", held)
+        membership._listener.notify("on_revoked", held.key_ranges)
         assert calls == expected
 
 
@@ -334,10 +363,9 @@ def test_a_listener_that_leaves_the_group_does_not_wait_for_itself(tmp_path, mon
             membership.leave()
             has_left.set()
 
-    membership._listener = Leaver()
-    assignment = types.SimpleNamespace(key_ranges={})
+    membership._listener.attach(Leaver())
     group = threading.Thread(
-        target=membership._notify, args=("on_revoked", assignment), daemon=True
+        target=membership._listener.notify, args=("on_revoked", {}), daemon=True
     )
     membership._group = types.SimpleNamespace(leave=group.join)
     group.start()

@@ -9,7 +9,7 @@ import pytest
 from commits import CommitRefused, CommitStore, Epoch
 from coopconsume.group.beginning import LogFacts, beginning
 from coopconsume.group.core import GroupCore
-from coopconsume.kafka.cluster import Primary
+from coopconsume.kafka.primary import Primary
 from tests.unit.group.test_group_member import dealt
 
 if TYPE_CHECKING:

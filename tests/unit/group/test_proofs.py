@@ -15,10 +15,12 @@ from commits import CommitStore, Epoch
 from coopconsume.group.chunks import ChunkReader
 from coopconsume.group.core import GroupCore
 from coopconsume.group.epoch_assignment import EpochAssignment
+from coopconsume.group.epoch_proof import EpochProof
 from coopconsume.group.member import GroupMember
 from coopconsume.group.membership import Membership
 from coopconsume.group.owned import EpochGrant
 from coopconsume.group.settings import session_ms
+from coopconsume.group.shares_in_doubt import SharesInDoubt
 from coopconsume.kafka.call_limit import CallLimit
 from coopconsume.kafka.kafka_python_compat import watch_heartbeats
 from coopconsume.options import Options
@@ -73,12 +75,12 @@ def test_a_heartbeat_proves_the_epoch_of_its_generation_alone(tmp_path):
     for generation, epoch in enumerate(epochs, 7):
         grant = EpochGrant(epoch, "me", (LOW,), {}, generation=generation)
         member._core.taken(grant)
-        assert member.heard(epoch) == -math.inf
-        member._heartbeat_accepted(generation, 100.0 + generation)
-        assert member.heard(epoch) == 100.0 + generation
-    assert member.heard(epochs[0]) == -math.inf
-    member._heartbeat_accepted(9, 200.0)  # It has joined; the epoch of 9 is not known yet.
-    assert member.heard(epochs[1]) == -math.inf
+        assert member.heartbeats.heard(epoch) == -math.inf
+        member.heartbeats.accepted(generation, 100.0 + generation)
+        assert member.heartbeats.heard(epoch) == 100.0 + generation
+    assert member.heartbeats.heard(epochs[0]) == -math.inf
+    member.heartbeats.accepted(9, 200.0)  # It has joined; the epoch of 9 is not known yet.
+    assert member.heartbeats.heard(epochs[1]) == -math.inf
 
 
 def test_a_member_that_goes_on_under_an_epoch_is_in_its_generation(tmp_path):
@@ -107,10 +109,10 @@ def owned(tmp_path):
         grant = EpochGrant(epoch, "me", (LOW,), {}, (), life_ms, generation=generation)
         assignment = EpochAssignment.__new__(EpochAssignment)
         assignment.options = options_of(tmp_path / "log", **options)
-        assignment.store, assignment._grant, assignment._waits = store, grant, []
-        assignment._seen, assignment._heard = clock() - 1000.0, heard
-        assignment._runs_on_until = -math.inf
-        assignment._chunks = ChunkReader(store, "g")
+        assignment.store, assignment._grant, assignment.in_doubt = store, grant, SharesInDoubt()
+        assignment.proof = EpochProof(store, "g", lambda: grant, heard)
+        assignment.proof._seen = clock() - 1000.0
+        assignment.chunks = ChunkReader(store, "g")
         return assignment
 
     return made
@@ -119,13 +121,24 @@ def owned(tmp_path):
 def test_the_log_or_kafka_proves_that_an_epoch_is_in_force(owned):
     """Whichever was later; neither is needed as long as there is the other one."""
     assignment = owned()
-    long_ago = assignment.in_force_at
+    long_ago = assignment.proof.in_force_at
     assert long_ago <= clock() - 1000.0
-    assignment._heard = lambda epoch: long_ago + 50.0 if epoch == assignment.epoch else math.inf
-    assert assignment.in_force_at == long_ago + 50.0
+    assignment.proof._heard = lambda epoch: (
+        long_ago + 50.0 if epoch == assignment.epoch else math.inf
+    )
+    assert assignment.proof.in_force_at == long_ago + 50.0
     now = clock()
-    assignment.check()
-    assert assignment.in_force_at >= now
+    assignment.proof.check()
+    assert assignment.proof.in_force_at >= now
+
+
+def test_an_answer_that_comes_late_takes_nothing_back(owned):
+    """It proves the instant at which it was asked for, and others have proven a later one."""
+    proof = owned().proof
+    now = proof.check()
+    proof.saw(now - 5.0)
+    assert proof.check(60.0) == now
+    assert proof.is_confirmed
 
 
 def test_what_runs_as_all_is_released_has_its_time(owned):
@@ -133,10 +146,10 @@ def test_what_runs_as_all_is_released_has_its_time(owned):
     assignment, began = owned(handlerTimeout=60, leaseGrace=8), clock()
     assert assignment.runs_on_for == 62.0
     assignment.release([LOW])
-    assert assignment.in_force_at >= began
+    assert assignment.proof.in_force_at >= began
     # Behind its time nothing runs, as the last word of this process is for so long.
-    assignment._runs_on_until = clock() + 3.0
-    assert assignment.in_force_at <= clock() + 3.0 - assignment.life_ms / 1000
+    assignment.proof._runs_on_until = clock() + 3.0
+    assert assignment.proof.in_force_at <= clock() + 3.0 - assignment.life_ms / 1000
 
 
 @pytest.mark.parametrize("how", ["refused", "part", "chunks"])
@@ -147,7 +160,7 @@ def test_what_runs_has_no_time_unless_the_log_has_named_all_of_it(owned, how):
     if how == "refused":
         assignment.store.open_epoch("g", {"you": [LOW]}, previous=assignment.epoch)
     assignment.release([LOW], [LOW] if how == "part" else None)
-    assert assignment.in_force_at <= clock() - 999.0
+    assert assignment.proof.in_force_at <= clock() - 999.0
 
 
 def test_slots_of_a_claim_do_not_end_without_their_driver(owned):
@@ -160,7 +173,7 @@ def test_slots_of_a_claim_do_not_end_without_their_driver(owned):
 
 @pytest.mark.parametrize(
     ("options", "life"),
-    [({}, 10_000), ({"leaseGrace": 20}, 22_000), ({"handlerTimeout": 3}, 5_000)],
+    [({}, 9_000), ({"leaseGrace": 20}, 22_000), ({"handlerTimeout": 3}, 5_000)],
 )
 def test_a_member_says_that_its_slots_end_without_it(tmp_path, monkeypatch, options, life):
     """Its next owners wait for lease + leaseGrace; a handler has handlerTimeout at most."""

@@ -119,5 +119,5 @@ def test_what_passes_is_asked_again(passing):
             raise answers.pop()
         return 7
 
-    assert cluster._call(ask, patience=600.0) == 7
+    assert cluster.call(ask, patience=600.0) == 7
     assert not coordinators  # they may be elsewhere by now

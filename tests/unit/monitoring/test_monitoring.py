@@ -10,13 +10,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from assignors import KeyRange
 from commits import OffsetRanges
-from coopconsume.cli.logs import LogScreen, TextScreen
+from coopconsume.admin.overview.metrics import LABELS
+from coopconsume.cli.logs import LogScreen, TextScreen, log_line
 from coopconsume.group.owned import Failed
 from coopconsume.monitoring import (
     JsonFormatter,
@@ -25,12 +27,14 @@ from coopconsume.monitoring import (
     PrometheusListener,
     QueryListener,
 )
+from coopconsume.monitoring.prometheus import metric_name
 from coopconsume.monitoring.waiting_lines import WaitingLines
 from coopconsume.runtime.events import CommitAnswered
 from coopconsume.runtime.plan import BatchPlan, Partition
 from coopconsume.runtime.status import progress as progress_module
 from coopconsume.runtime.status.progress import Meter
 from coopconsume.runtime.status.waiting import WaitingFor
+from coopconsume.worker.handler_lines import CallPlace, HandlerLine, note_of
 from coopconsume.worker.report import (
     Failure,
     PartitionReport,
@@ -41,7 +45,9 @@ from coopconsume.worker.report import (
 )
 from tests.partitions import make_partition
 
-IDENTITY = {"id": "an-id", "runId": "a-run", "name": "billing", "groupId": "shop"}
+IDENTITY = {
+    "id": "an-id", "runId": "a-run", "name": "billing", "groupId": "shop", "clientId": "shop-h-7",
+}  # fmt: skip
 RESOURCES = Path(__file__).parents[3] / "docs/reference/monitoring"
 PLAN = BatchPlan((), {0: {}}, {})
 
@@ -95,14 +101,14 @@ def run(listeners) -> Meter:
     meter.joined(4)
     meter.launched(0, PLAN)
     meter._launched[0] -= 5.0
-    report = SlotReport(0, 0, stats=SlotStats(handled=3, failures=1, busy=3.0))
-    report.dead = [object()]
+    stamps = pack_times(pa.array([1_000, 2_500], pa.int64()))
+    found = {0: PartitionReport(pack_offsets(pa.array([3, 5])), times=stamps)}
+    stats = SlotStats(handled=3, failures=1, busy=3.0)
+    report = SlotReport(0, 0, partitions=found, dead=[object()], stats=stats)
     for seconds in (0.004, 0.2, 7.0):
         report.stats.starts.add(seconds)
     for seconds in (0.125, 0.125, 3.5):
         report.stats.calls.add(seconds)
-    stamps = pack_times(pa.array([1_000, 2_500], pa.int64()))
-    report.partitions = {0: PartitionReport(pack_offsets(pa.array([3, 5])), times=stamps)}
     meter.reported(report, [("orders", 0)])
     meter.batch_ended(0, 6.0)
     three = {("orders", 0): (OffsetRanges([(3, 3)]), 2)}
@@ -188,6 +194,27 @@ def test_a_meter_counts_from_event_to_event():
     assert event["durationMs"]["batch"] == 0
 
 
+def test_a_job_knows_when_it_is_done(monkeypatch):
+    """By the rates of all members of its group; none of them is known after a single event."""
+    clock = SimpleNamespace(now=1_000.0)
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    meter = Meter(IDENTITY, 1)
+    sentences = []
+    for seconds, stable, end in ((0, 0, 1_000), (10, 200, 1_050), (40, 200, 1_050)):
+        clock.now = 1_000.0 + seconds
+        found = make_partition(
+            0, "orders", 0, stable=stable, committed=OffsetRanges(), slots=[(0, (KeyRange(),))],
+            ordering="key", whole=True,
+        )  # fmt: skip
+        found.ledger.end = end
+        meter.progressed(0, (0.0, 0.0), [found])
+        sentences.append(meter.recent[-1]["verdict"]["sentence"])
+    assert sentences == [
+        "Working: 1,000 records not done", "Working, done in 57 s", "Working: 850 records not done"
+    ]  # fmt: skip
+    assert [event["inputRowsPerSecond"] for event in meter.recent] == [0.0, 5.0, 0.0]
+
+
 def test_listeners_are_notified_and_cannot_harm(monkeypatch, caplog):
     """Start, progress, idleness and end reach all; one that fails is logged and left alone."""
     recorder = Recorder()
@@ -211,8 +238,9 @@ def test_listeners_are_notified_and_cannot_harm(monkeypatch, caplog):
 
 
 def assert_resources_fit(scraped):
-    """The dashboard and the alert rules use only metrics that the exporter emits."""
+    """The dashboard and the alert rules use only metrics of jobs and of the exporter."""
     emitted = set(re.findall(r"^(coopconsume_\w+)", scraped, re.MULTILINE))
+    emitted |= set(map(metric_name, LABELS))
     assert json.loads((RESOURCES / "grafana-dashboard.json").read_text())["panels"]
     for name in ("grafana-dashboard.json", "prometheus-alerts.yml"):
         used = set(re.findall(r"coopconsume_\w+", (RESOURCES / name).read_text()))
@@ -231,7 +259,7 @@ def test_prometheus_reports_the_same_numbers():
     listener = PrometheusListener(registry)
     meter = run([listener])
     meter.progressed(5, (0.0, 0.0), [partition()])
-    query = {"group": "shop", "query": "billing"}
+    query = {"group": "shop", "query": "billing", "member": "shop-h-7"}
     place = query | {"topic": "orders", "partition": "0"}
     value = registry.get_sample_value
     assert value("coopconsume_records_done_total", query) == 7
@@ -262,6 +290,7 @@ def test_prometheus_reports_the_same_numbers():
     assert value("coopconsume_phase_duration_seconds_sum", query | {"phase": "handlers"}) == 3
     meter.ended(None)
     assert value("coopconsume_lag", place) is None
+    assert value("coopconsume_verdict", query) is None, "a query that has ended alerts nobody"
     assert value("coopconsume_records_done_total", query) == 7
     run([listener])  # Of another run of the query.
     assert value("coopconsume_latency_start_seconds_count", query) == 6
@@ -270,9 +299,10 @@ def test_prometheus_reports_the_same_numbers():
 class Member:
     """A member of a group of several, with a listener of its own."""
 
-    def __init__(self, make, listener, ranges=(), leads=None):
-        self.listener = make(listener)
-        self.meter = Meter(IDENTITY | {"runId": f"run-{id(self)}"}, 1, [self.listener])
+    def __init__(self, make, listener, ranges=(), leads=None, name="member"):
+        self.listener, self.name = make(listener), name
+        own = {"runId": f"run-{id(self)}", "clientId": name}
+        self.meter = Meter(IDENTITY | own, 1, [self.listener])
         self.meter.started()
         self.meter.joined(4)
         self.partition = make_partition(
@@ -295,15 +325,18 @@ def test_sums_over_members_count_a_shared_partition_once(by_chunks):
     registries = [client.CollectorRegistry() for _ in range(3)]
     pieces = KeyRange().split(3)
     members = [
-        Member(PrometheusListener, registry, (), i == 1)
+        Member(PrometheusListener, registry, (), i == 1, name=f"member-{i}")
         if by_chunks
-        else Member(PrometheusListener, registry, pieces[i : i + 1])
+        else Member(PrometheusListener, registry, pieces[i : i + 1], name=f"member-{i}")
         for i, registry in enumerate(registries)
     ]
     place = {"group": "shop", "query": "billing", "topic": "orders", "partition": "0"}
 
     def found(name):
-        return [registry.get_sample_value(f"coopconsume_{name}", place) for registry in registries]
+        return [
+            registry.get_sample_value(f"coopconsume_{name}", place | {"member": f"member-{i}"})
+            for i, registry in enumerate(registries)
+        ]
 
     if not by_chunks:
         for member, offset in zip(members, (2, 3, 4), strict=True):
@@ -365,6 +398,7 @@ def test_opentelemetry_reports_the_same_numbers():
     (lag,) = found["coopconsume.lag"]
     assert lag.value == 6
     assert lag.attributes["messaging.destination.name"] == "orders"
+    assert lag.attributes["messaging.client.id"] == "shop-h-7"
     assert lag.attributes["messaging.destination.partition.id"] == "0"
     phases = {p.attributes["coopconsume.phase"]: p.sum for p in found["coopconsume.phase.duration"]}
     assert phases["handlers"] == 3.0
@@ -383,9 +417,16 @@ def test_a_command_that_logs_json_says_nothing_else():
         screen.status("1,000 done", force=True)
         screen.line("stopped: 1,000 records done")
         logging.getLogger("coopconsume.runtime.loop").warning("batch %d failed", 3)
-    assert [json.loads(line)["msg"] for line in stream.getvalue().splitlines()] == [
-        "stopped: 1,000 records done", "batch 3 failed"
+        log_line(HandlerLine("paid %s", CallPlace("orders", 1, 7, 7, "k", 2)))
+        log_line(note_of(3))
+    logged = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line["msg"] for line in logged] == [
+        "stopped: 1,000 records done", "batch 3 failed", "paid %s", "… 3 more lines not shown"
     ]  # fmt: skip
+    assert logged[2]["context"] == {
+        "topic": "orders", "partition": 1, "offset": 7, "lastOffset": 7, "key": "k", "attempt": 2
+    }  # fmt: skip
+    assert (logged[2]["logger"], "context" in logged[3]) == ("coopconsume.handlers", False)
     assert before == (root.level, root.propagate, list(root.handlers))
 
 

@@ -40,6 +40,15 @@ def found(**known: Any) -> tuple[Verdict, ...]:
         ({"is_worked_on": False}, "ok", "done", "All done"),
         ({"lag": 1}, "working", "working", "Working: 1 record not done"),
         ({"lag": 25_654}, "working", "working", "Working: 25,654 records not done"),
+        # A single look: a killed member is listed for some time.
+        (
+            {"lag": 808, "last_commit": NOW - timedelta(seconds=11)},
+            "working", "working", "Working: 808 records not done, the last commit was 11 s ago",
+        ),
+        (
+            {"lag": 808, "last_commit": NOW - timedelta(seconds=1)},
+            "working", "working", "Working: 808 records not done",
+        ),
         (
             {"lag": 800, "pace": Pace(12, 2, 4)},
             "working", "working", "Working, done in 80 s",
@@ -77,14 +86,14 @@ def found(**known: Any) -> tuple[Verdict, ...]:
             "action", "decision", "2 records wait for your decision",
         ),
         (
-            {"lag": 484, "is_worked_on": False, "last_commit": NOW - timedelta(minutes=12)},
+            {"lag": 484, "is_worked_on": False, "last_active": NOW - timedelta(minutes=12)},
             "action", "nobody",
-            "Nobody works on this group: 484 records wait, last commit 04:18:00 UTC",
+            "Nobody has worked on this group since 04:18:00 UTC: 484 records wait",
         ),
         (
-            {"lag": 1, "is_worked_on": False, "last_commit": NOW - timedelta(hours=12)},
+            {"lag": 1, "is_worked_on": False, "last_active": NOW - timedelta(hours=12)},
             "action", "nobody",
-            "Nobody works on this group: 1 record waits, last commit 2026-11-29 16:30:00 UTC",
+            "Nobody has worked on this group since 2026-11-29 16:30:00 UTC: 1 record waits",
         ),
         (
             {"unknown": ["a-0"], "is_worked_on": False},
@@ -110,6 +119,11 @@ def found(**known: Any) -> tuple[Verdict, ...]:
         (
             {"lag": 5, "failed": [FailedRecord(RecordPlace("t", 1, 9), 1, "no")]},
             "waiting", "failed", "Held by t-1@9: no (attempt 1)",
+        ),
+        # No failed call of it counts.
+        (
+            {"lag": 5, "failed": [FailedRecord(RecordPlace("t", 1, 9), 0, "is down", 9.0)]},
+            "waiting", "failed", "Held by t-1@9: is down (postponed, next in 9 s)",
         ),
         (
             {"lag": 5, "lost_member": LostMember(12.3, NOW + timedelta(seconds=12), ["t-0"])},
@@ -202,18 +216,19 @@ def test_retention_is_no_danger_for_what_is_done_before(
 def test_times_have_the_zone_that_they_are_given_in() -> None:
     """The date is that of this zone, too."""
     there = timezone(timedelta(hours=2))
-    late = found(lag=1, is_worked_on=False, last_commit=NOW.astimezone(there))
-    assert late[0].sentence.endswith("last commit 06:30:00 UTC+02:00")
+    late = found(lag=1, is_worked_on=False, last_active=NOW.astimezone(there))
+    assert "since 06:30:00 UTC+02:00:" in late[0].sentence
     before = datetime(2026, 11, 29, 23, 30, tzinfo=UTC).astimezone(there)
-    assert found(lag=1, is_worked_on=False, last_commit=before)[0].sentence.endswith(
-        "last commit 01:30:00 UTC+02:00"
-    )
+    seen = found(lag=1, is_worked_on=False, last_active=before)[0].sentence
+    assert "since 01:30:00 UTC+02:00:" in seen
 
 
 def test_a_verdict_names_the_next_command_and_the_records() -> None:
     """A group id is quoted for a shell; JSON has the others in a list."""
     first, *_ = verdicts(Condition("my shop", lag=5, **PARKED), NOW)
-    assert first.command == "coopconsume dead-letters list 'my shop'"
+    assert first.command == "coopconsume records list 'my shop'"
+    placed = Condition("my shop", lag=5, place="--commit-table '/my commits'", **PARKED)
+    assert verdicts(placed, NOW)[0].command == f"{first.command} --commit-table '/my commits'"
     assert first.records == (SEVEN,)
     document = json.loads(json.dumps(verdict_document(found(lag=5, failed=[HELD]))))
     assert document["level"] == "waiting"

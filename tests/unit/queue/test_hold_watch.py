@@ -101,7 +101,7 @@ def test_time_that_two_consumers_watched_at_once_counts_once(log):
         log.append(*(row for _, row in member.leave(clock + 9.99)))
     assert log.held() == OffsetRanges([(0, 2), (5, 5)])
     last = log.consumer(0.0)
-    assert all(hold.watched <= 9.99 for hold in last.states[0].holds.values())
+    assert all(hold.watched <= 9.99 for hold in last.replicas.states[0].holds.values())
     assert log.tick(last, 0.02)
     assert not log.held()
 
@@ -113,10 +113,10 @@ def test_late_and_repeated_notes_do_no_harm(log):
     (late,) = [row for _, row in one.leave(7.0)]
     log.append(early, late, early)
     two = log.consumer(0.0)
-    assert [hold.watched for hold in two.states[0].holds.values()] == [7.0, 7.0]
+    assert [hold.watched for hold in two.replicas.states[0].holds.values()] == [7.0, 7.0]
     log.append(ReplicaRow("renew", "dead", 2, SOME, HOLD), late)
     log.read(two, 1.0)
-    (renewed,) = [hold for hold in two.states[0].holds.values() if hold.holder == "dead"]
+    (renewed,) = [hold for hold in two.replicas.states[0].holds.values() if hold.holder == "dead"]
     assert renewed.watched == 0.0
     log.tick(two, 1.0 + HOLD - 0.01)
     assert log.held() == OffsetRanges([(0, 2)])
@@ -160,12 +160,12 @@ def test_a_snapshot_keeps_the_time_that_was_watched(log):
     one = log.consumer(0.0)
     log.append(*(row for _, row in one.leave(8.0)))
     log.read(one, 8.0)
-    written = json.loads(json.dumps(one.states[0].snapshot()))
+    written = json.loads(json.dumps(one.replicas.states[0].snapshot()))
     two = QueueMember("two", 1, HOLD, random.Random(2))
     two.restore(0, ReplicaState.restore(written), 100.0)
     assert two.tick(101.9) == []
     ((_, row),) = two.tick(102.0)
-    assert sorted(row.positions) == sorted(two.states[0].holds)
+    assert sorted(row.positions) == sorted(two.replicas.states[0].holds)
 
 
 def test_a_version_without_watched_time_reads_the_rows_and_ends_holds_later(log):
@@ -177,7 +177,7 @@ def test_a_version_without_watched_time_reads_the_rows_and_ends_holds_later(log)
         "format": 1, "kind": "expire", "holder": "c1", "request": 0,
         "watched": {"1": 9.0, "3": 9.0},
     }  # fmt: skip
-    state = log.consumer(0.0).states[0].snapshot()
+    state = log.consumer(0.0).replicas.states[0].snapshot()
     assert [len(hold) for hold in state["holds"]] == [5, 5]
     assert [hold[1] for hold in state["holds"]] == ["dead", NOBODY]
     del state["watched"]

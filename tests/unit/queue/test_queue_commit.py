@@ -21,7 +21,10 @@ from coopconsume.errors import (
     OutputNotWritten,
 )
 from coopconsume.queue import REJECT, AsyncQueueConsumer
-from coopconsume.queue.member import Granted, Settled
+from coopconsume.queue.acknowledgements import Settled
+from coopconsume.queue.acquisitions import Granted
+from coopconsume.queue.group_offsets import GroupOffsets
+from coopconsume.queue.record_source import RecordSource
 from coopconsume.queue.replica_log import ReplicaLog
 from coopconsume.queue.rows import ReplicaRow, decode
 from coopconsume.queue.session import QueueSession
@@ -42,8 +45,10 @@ class Session:
         self.acknowledged = []
         self.delivered = {}
         self.identities = {0: "a log"}
-        self.member = SimpleNamespace(holder="me", done=lambda _partition: (5, OffsetRanges()))
-        self.member.deliveries = lambda _partition, _offset: 0
+        replicas = SimpleNamespace(
+            done=lambda _partition: (5, OffsetRanges()), deliveries=lambda _partition, _offset: 0
+        )
+        self.member = SimpleNamespace(holder="me", replicas=replicas)
 
     def acquire(self, _limit, _ends, _timeout):
         return Granted({0: OffsetRanges([(0, 3)])}, math.inf)
@@ -83,12 +88,13 @@ def consumer(monkeypatch):
     """A consumer that is connected to all of these."""
     made = QueueConsumer(OPTIONS, "t", max_deliveries=3)
     made._session, made._letters = Session(), Letters()
-    made._ends, made._ends_at = {0: 10}, math.inf
-    made._topic = SimpleNamespace(described=lambda: SimpleNamespace(id=""))
-    made._cluster = SimpleNamespace(
+    cluster = made._cluster = SimpleNamespace(
         commit_primary=lambda _offsets, **_patience: None,
         patient_for=lambda _seconds: nullcontext(),
     )
+    made._source = RecordSource(made._settings, cluster)
+    made._source.ends, made._source._looked_at = {0: 10}, math.inf
+    made._offsets = GroupOffsets(made._settings, cluster)
 
     def read(session, granted, _patience):
         return [
@@ -104,7 +110,7 @@ def test_the_result_of_an_interrupted_call_goes_to_the_next_one():
     """So that later calls are not one behind, with holds that are older than they look."""
     session = QueueSession(QueueSettings.parse(OPTIONS, "t"))
     granted = Granted({0: OffsetRanges([(0, 3)])}, math.inf)
-    session.member._granted.append(granted)
+    session.member._acquisitions._granted.append(granted)
     assert session.acquire(4, {0: 10}, 30.0) is granted
 
 
@@ -211,7 +217,7 @@ def test_a_rejected_record_that_another_consumer_has_gets_no_letter(consumer):
     for record in (mine, lost, fresh):
         consumer.acknowledge(record, REJECT)
     for record in (mine, lost):
-        consumer._held[0, record.offset].until = 0.0
+        consumer._held._held[0, record.offset].until = 0.0
     settle = session.settle
 
     def settled(kind, offsets, delay=0.0, **more):

@@ -11,8 +11,9 @@ from commits import OffsetRanges
 from coopconsume.backoff import Backoff
 from coopconsume.errors import QueueLogFormat
 from coopconsume.queue.incarnation import NOT_KNOWN
-from coopconsume.queue.member import AppendRow, QueueMember
+from coopconsume.queue.member import QueueMember
 from coopconsume.queue.replica import NOBODY, ReplicaAnswer, ReplicaState
+from coopconsume.queue.requests import AppendRow
 from coopconsume.queue.rows import Beginning, ReplicaRow, decode, encode
 from coopconsume.queue.source_log import SourceLog
 from coopconsume.queue.timing import MARGIN, QuorumLimit
@@ -268,7 +269,7 @@ def test_a_majority_grants_and_a_minority_does_not():
     logs.deaf = {1, 2}
     assert logs.acquire(one, 2) == {}
     assert logs.logs[0][-1].kind == "release"
-    assert one.states[0].held(0) == OffsetRanges([(0, 4)])
+    assert one.replicas.states[0].held(0) == OffsetRanges([(0, 4)])
 
 
 @pytest.mark.parametrize(("replicas", "asked"), [(1, 1), (2, 2), (3, 2), (5, 3)])
@@ -283,7 +284,7 @@ def test_as_many_are_asked_as_make_a_majority(replicas, asked):
     settled, rows = one.settle("accept", granted, 0.0)
     logs.run(rows, 0.0)
     assert settled.is_complete
-    assert all(two.states[n].done(0).stable_offset == 3 for n in range(replicas))
+    assert all(two.replicas.states[n].done(0).stable_offset == 3 for n in range(replicas))
 
 
 def test_the_rest_is_asked_if_a_majority_does_not_answer_in_time():
@@ -335,11 +336,11 @@ def test_the_next_replica_is_asked_first_while_the_local_one_is_silent():
     assert logs.acquire(one, 2) == {}
     late = HOLD / 2
     assert logs.acquire(one, 2, late) in (some((0, 1)), some((2, 3)))
-    assert one._first() == 1
+    assert one._acquisitions._first() == 1
     logs.deaf = set()
     logs.run([], late)
     logs.run(one.tombstone(some((9, 9))), late)
-    assert one._first() == 0
+    assert one._acquisitions._first() == 0
 
 
 def test_a_consumer_does_not_acquire_what_it_has_when_its_local_replica_changes():
@@ -349,7 +350,7 @@ def test_a_consumer_does_not_acquire_what_it_has_when_its_local_replica_changes(
     logs.deaf = {2}
     assert logs.acquire(one, 3) == some((0, 2))
     logs.deaf = {0}
-    one._silent = {0, 1}
+    one._acquisitions._silent = {0, 1}
     assert logs.acquire(one, 3) == some((3, 5))
 
 
@@ -360,12 +361,12 @@ def test_what_a_consumer_had_and_acquires_again_is_its_second_delivery():
     logs.deaf = {2}
     assert logs.acquire(one, 3) == some((0, 2))
     logs.deaf = {0}
-    one._local, one._silent = 2, {0}
+    one._acquisitions._local, one._acquisitions._silent = 2, {0}
     late = (1 - MARGIN / 2) * HOLD
     assert logs.acquire(one, 3, late) == some((3, 5)), "others may not have them yet"
     assert logs.acquire(one, 3, HOLD) == some((0, 2))
-    assert one.deliveries(0, 1) == 1
-    assert one.deliveries(0, 3) == 0
+    assert one.replicas.deliveries(0, 1) == 1
+    assert one.replicas.deliveries(0, 3) == 0
 
 
 def test_the_end_of_an_own_hold_is_no_answer_to_an_acknowledgement():
@@ -378,12 +379,12 @@ def test_the_end_of_an_own_hold_is_no_answer_to_an_acknowledgement():
     settled, rows = one.settle("release", granted, HOLD)
     logs.run(rows, HOLD)
     logs.deaf = set()
-    logs.run(one._end_mine(HOLD), HOLD)
-    assert one.deliveries(0, 0) == 1
+    logs.run(one._end_holds(HOLD), HOLD)
+    assert one.replicas.deliveries(0, 0) == 1
     assert not settled.is_complete
     logs.run(one.tick(2 * HOLD), 2 * HOLD)
     assert settled.done == granted
-    assert one.deliveries(0, 1) == 1
+    assert one.replicas.deliveries(0, 1) == 1
 
 
 def test_a_done_offset_on_any_replica_is_not_handed_out():
@@ -394,7 +395,7 @@ def test_a_done_offset_on_any_replica_is_not_handed_out():
     logs.run(one.tombstone(some((0, 1))), 0.0)
     logs.deaf = set()
     assert logs.acquire(one, 3) == some((2, 2))
-    assert one.states[1].done(0).stable_offset == 2
+    assert one.replicas.states[1].done(0).stable_offset == 2
 
 
 def test_an_answer_after_the_hold_grants_nothing():
@@ -413,7 +414,7 @@ def test_an_acquisition_ends_with_its_hold(deaf):
     """However slow the replicas are: the call that waits for it gets its result."""
     logs = Logs(3)
     one = logs.member("one")
-    one.limit.answered(HOLD)
+    one._requests.limit.answered(HOLD)
     rows = one.acquire(3, {0: 10}, 0.0)
     logs.deaf = deaf
     logs.run(rows, 0.8 * HOLD)
@@ -500,8 +501,8 @@ def test_a_tombstone_on_a_minority_takes_nothing_from_a_majority():
     logs.run(rows, late)
     logs.deaf = set()
     for now in (late, late + 0.4 * HOLD, late + 0.8 * HOLD):
-        logs.run([*one._compare(), *two._compare()], now)
-    assert [state.done(0).stable_offset for state in two.states] == [0, 0, 1]
+        logs.run([*one._repair.compare(), *two._repair.compare()], now)
+    assert [state.done(0).stable_offset for state in two.replicas.states] == [0, 0, 1]
     logs.run([AppendRow(0, rows[0].row), AppendRow(1, rows[1].row)], late + HOLD / 2)
     assert (settled.done, settled.refused) == ({}, granted)
 
@@ -513,10 +514,10 @@ def test_a_hold_ends_once_somebody_has_watched_it_for_its_duration():
     logs.acquire(one, 3)
     two = logs.member("two")
     logs.run(two.tick(HOLD - 0.01), HOLD - 0.01)
-    assert two.states[0].held(0) == OffsetRanges([(0, 2)])
+    assert two.replicas.states[0].held(0) == OffsetRanges([(0, 2)])
     logs.run(two.tick(HOLD), HOLD)
-    assert all(not state.holds for state in two.states)
-    assert two.deliveries(0, 1) == 1
+    assert all(not state.holds for state in two.replicas.states)
+    assert two.replicas.deliveries(0, 1) == 1
 
 
 def test_a_renewed_hold_lasts():
@@ -529,7 +530,7 @@ def test_a_renewed_hold_lasts():
     assert settled.done == granted
     assert settled.until == pytest.approx(6.0 + 0.9 * HOLD)
     logs.run(two.tick(HOLD + 1), HOLD + 1)
-    assert two.states[0].held(0) == OffsetRanges([(0, 2)])
+    assert two.replicas.states[0].held(0) == OffsetRanges([(0, 2)])
 
 
 def test_a_renewal_that_takes_longer_than_its_hold_is_refused():
@@ -569,9 +570,9 @@ def test_a_renewed_hold_takes_the_place_of_the_one_before():
         logs.run(rows, n / 100)
         assert settled.done == granted
         logs.run(one.tick(n / 100), n / 100)
-    held = [offsets for _, offsets in one._mine if offsets]
+    held = [offsets for _, offsets in one._holds._held if offsets]
     assert held == [kept, granted]
-    assert len(one._mine) == 2
+    assert len(one._holds._held) == 2
 
 
 def test_replicas_that_lack_tombstones_get_them():
@@ -585,8 +586,8 @@ def test_replicas_that_lack_tombstones_get_them():
     logs.deaf = set()
     for now in (2.0, 20.0, 40.0):
         logs.run(one.tick(now), now)
-    assert one.states[2].done(0).stable_offset == 3
-    assert one.done(0) == (3, OffsetRanges())
+    assert one.replicas.states[2].done(0).stable_offset == 3
+    assert one.replicas.done(0) == (3, OffsetRanges())
 
 
 def test_a_replica_without_its_log_learns_what_is_done_before_it_grants():
@@ -595,11 +596,11 @@ def test_a_replica_without_its_log_learns_what_is_done_before_it_grants():
     logs.logs[2].clear()
     one = logs.member("one")
     logs.run(one.settle("accept", logs.acquire(one, 3), 1.0)[1], 1.0)
-    assert one.states[2].partitions == []
-    assert one.has_begun([0])
+    assert one.replicas.states[2].partitions == []
+    assert one.replicas.has_begun([0])
     logs.run(one.begin(found({0: 0, 1: 40}), [0, 1, 2]), 1.0)
-    assert one.states[2].done(0).stable_offset == 3
-    assert [state.done(1).stable_offset for state in one.states] == [40, 40, 40]
+    assert one.replicas.states[2].done(0).stable_offset == 3
+    assert [state.done(1).stable_offset for state in one.replicas.states] == [40, 40, 40]
 
 
 def test_a_replica_without_its_log_does_not_learn_from_a_minority():
@@ -651,22 +652,22 @@ def test_a_queue_begins_at_any_offset(start):
     logs.run(one.begin(found({0: start}), [0, 1, 2]), 0.0)
     assert {json.loads(encode(log[0]))["format"] for log in logs.logs} == {1 + (start > 2**32)}
     assert [decode(encode(log[0]), "a log") for log in logs.logs] == [log[0] for log in logs.logs]
-    assert one.done(0) == (start, OffsetRanges())
+    assert one.replicas.done(0) == (start, OffsetRanges())
     granted = logs.acquire(one, 3, end=start + 9)
     assert granted == some((start, start + 2))
     settled, rows = one.settle("accept", some((start + 1, start + 1)), 1.0)
     logs.run(rows, 1.0)
     assert settled.is_complete
-    again = ReplicaState.restore(json.loads(json.dumps(one.states[0].snapshot())))
-    assert again.snapshot() == one.states[0].snapshot()
+    again = ReplicaState.restore(json.loads(json.dumps(one.replicas.states[0].snapshot())))
+    assert again.snapshot() == one.replicas.states[0].snapshot()
     logs.logs[2].clear()
     two = logs.member("two")
     two.follow(found({0: start}))
     logs.run(two.begin(found({0: start}), [0, 1, 2]), 1.0)
-    assert two.states[2].done(0) == two.states[0].done(0)
+    assert two.replicas.states[2].done(0) == two.replicas.states[0].done(0)
     for now in (1.0, 20.0, 40.0):
         logs.run(two.tick(now), now)
-    assert two.done(0) == (start, OffsetRanges([(start + 1, start + 1)]))
+    assert two.replicas.done(0) == (start, OffsetRanges([(start + 1, start + 1)]))
 
 
 def test_a_replica_that_is_far_behind_catches_up_in_parts():
@@ -677,4 +678,4 @@ def test_a_replica_that_is_far_behind_catches_up_in_parts():
     one = logs.member("one")
     for now in range(0, 150, 15):
         logs.run(one.tick(float(now)), float(now))
-    assert [state.done(0).stable_offset for state in one.states] == [2**33 + 7] * 3
+    assert [state.done(0).stable_offset for state in one.replicas.states] == [2**33 + 7] * 3

@@ -46,13 +46,13 @@ def test_a_log_with_an_error_is_not_used_until_it_is_read_again():
     for _ in range(2):
         with pytest.raises(QueueLogFormat, match="format 9"):
             session.run(0)
-        assert session.member.done(0) == (0, OffsetRanges())
-        assert session.member.states[0].partitions == []
+        assert session.member.replicas.done(0) == (0, OffsetRanges())
+        assert session.member.replicas.states[0].partitions == []
         assert not session.is_read(0)
     assert session.replicas[0]._again.is_set()
     read(session, 0, BEGIN, DONE)
     session.run(0)
-    assert session.member.done(0) == (10, OffsetRanges())
+    assert session.member.replicas.done(0) == (10, OffsetRanges())
     assert session.problem(0) is None
 
 
@@ -86,11 +86,11 @@ def test_partitions_have_begun_once_their_log_was_read_up_to_its_end():
     session._events.put(RecordsRead(0, 0.0, [(0, KEY, encode(BEGIN))]))
     with pytest.raises(QueueUnavailable, match="beginning partitions"):
         session.begin(logs, 0.0)
-    assert session.member.has_begun(logs)
+    assert session.member.replicas.has_begun(logs)
     session._events.put(RecordsRead(0, 0.0, [(1, KEY, encode(DONE))]))
     session._events.put(AtEnd(0, 0.0))
     session.begin(logs, 0.0)
-    assert session.member.done(0) == (10, OffsetRanges())
+    assert session.member.replicas.done(0) == (10, OffsetRanges())
 
 
 @pytest.mark.parametrize("broken", [0, 1, 2])
@@ -102,7 +102,7 @@ def test_a_broken_minority_stops_nobody(broken, caplog):
             read(session, replica, BEGIN, DONE)
     read(session, broken, DONE, start=5)
     session.open(30.0)
-    assert session.member.done(0) == (10, OffsetRanges())
+    assert session.member.replicas.done(0) == (10, OffsetRanges())
     assert "lost its start" in str(session.problem(broken))
     error = QueueNotFound("g/orders", "topic r")
     session._events.put(ReplicaFailed(broken, 0.0, error, is_permanent=True))

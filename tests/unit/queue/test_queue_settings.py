@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from commits import OffsetRanges
 from coopconsume import QueueConsumer
 from coopconsume.cli import main
+from coopconsume.cli.queue import _replica
 from coopconsume.errors import (
     AlreadyClosed,
     InvalidOption,
@@ -21,9 +22,9 @@ from coopconsume.errors import (
 from coopconsume.queue import QueueReplica
 from coopconsume.queue.log import LogRows
 from coopconsume.queue.log_client import KafkaLog
-from coopconsume.queue.member import AppendRow
 from coopconsume.queue.replica import ReplicaState
 from coopconsume.queue.replica_log import AtEnd, Began, RecordsRead
+from coopconsume.queue.requests import AppendRow
 from coopconsume.queue.rows import ReplicaRow, encode
 from coopconsume.queue.session import QueueSession
 from coopconsume.queue.settings import QueueSettings
@@ -137,6 +138,12 @@ def test_commands_refuse_wrong_words(words, match):
     assert (done.exit_code, match in done.output) == (2, True)
 
 
+def test_a_replica_of_a_command_may_be_on_another_cluster():
+    """A topic of the queue's cluster, one of another cluster, and a table."""
+    elsewhere = QueueReplica("q", {"kafka.bootstrap.servers": "other:9092"})
+    assert _replica(None, None, ("q", "q@other:9092", "./log")) == ["q", elsewhere, "./log"]
+
+
 def held(*pairs):
     """Offsets of partition 0."""
     return {0: OffsetRanges(pairs)}
@@ -232,7 +239,7 @@ def test_a_replica_that_is_read_again_is_not_known_before_its_end():
         session._take(Began(replica, 1.0, 0))
     session._take(AtEnd(2, 1.0))  # it comes back empty, and is at its end first
     assert [session.is_read(replica) for replica in range(3)] == [False, False, True]
-    assert not session.member.has_begun({0: 0})
+    assert not session.member.replicas.has_begun({0: 0})
     assert "r0" in str(session._unavailable("an answer", 1.0))
 
 

@@ -110,9 +110,9 @@ def test_nothing_noted_of_a_former_topic_counts_for_the_new_one():
     assert replicas.settle(one, "accept", some((0, 1))).done == some((0, 1))
     replicas.settle(one, "release", some((2, 2)))
     replicas.begin(one, SECOND)
-    assert one.done(0) == (0, OffsetRanges())
-    assert one.deliveries(0, 2) == 0
-    assert one.states[0].past(0) == ("first",)
+    assert one.replicas.done(0) == (0, OffsetRanges())
+    assert one.replicas.deliveries(0, 2) == 0
+    assert one.replicas.states[0].past(0) == ("first",)
     assert replicas.acquire(one, 4) == granted
 
 
@@ -154,13 +154,13 @@ def test_a_log_of_an_earlier_version_goes_on():
     kept = replicas.acquire(old, 2)
     new = replicas.member("new")
     replicas.begin(new, FIRST)
-    assert new.done(0) == (2, OffsetRanges())
-    assert [state.log(0) for state in new.states] == 3 * [FIRST]
+    assert new.replicas.done(0) == (2, OffsetRanges())
+    assert [state.log(0) for state in new.replicas.states] == 3 * [FIRST]
     assert replicas.acquire(new, 2) == some((4, 5))
     assert replicas.settle(old, "accept", kept).done == kept
     replicas.begin(new, SECOND)
     assert replicas.settle(old, "accept", some((6, 7))).refused == some((6, 7))
-    assert new.done(0) == (0, OffsetRanges())
+    assert new.replicas.done(0) == (0, OffsetRanges())
 
 
 def test_an_earlier_version_of_a_replica_that_was_away_takes_no_new_topic_for_the_old_one():
@@ -177,8 +177,8 @@ def test_an_earlier_version_of_a_replica_that_was_away_takes_no_new_topic_for_th
     replicas.deaf = set()
     replicas.run([])
     replicas.begin(new, SECOND)
-    assert new.states[2].log(0) == SECOND
-    assert new.states[2].done(0).stable_offset == 1
+    assert new.replicas.states[2].log(0) == SECOND
+    assert new.replicas.states[2].done(0).stable_offset == 1
 
 
 def test_what_is_done_behind_a_snapshot_of_an_earlier_version_stays_done():
@@ -209,10 +209,10 @@ def test_a_replica_that_was_away_learns_the_log_from_a_majority():
     replicas.settle(one, "accept", some((0, 1)))
     replicas.deaf = set()
     replicas.run([])
-    assert one.states[0].log(0) == FIRST
+    assert one.replicas.states[0].log(0) == FIRST
     assert one.begin({0: SourceLog(SECOND)}, [0, 1]) == []
     replicas.begin(one, SECOND)
-    assert one.states[0].done(0).stable_offset == 2
+    assert one.replicas.states[0].done(0).stable_offset == 2
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -297,7 +297,7 @@ def test_another_leader_is_noted_once():
     one = replicas.member("one")
     replicas.begin(one, FIRST, epoch=1)
     replicas.begin(one, FIRST, epoch=4)
-    assert [state.epoch(0) for state in one.states] == [4, 4, 4]
+    assert [state.epoch(0) for state in one.replicas.states] == [4, 4, 4]
     assert one.begin({0: SourceLog(FIRST, 0, 4)}, [0, 1, 2]) == []
     assert one.begin({0: SourceLog(FIRST, 0, 3)}, [0, 1, 2]) == []
 
@@ -309,7 +309,7 @@ def test_a_cut_reaches_all_replicas():
     replicas.begin(one, FIRST, epoch=1)
     replicas.settle(one, "accept", replicas.acquire(one, 8))
     replicas.begin(one, LogIncarnation("first", 2), epoch=2, cut_at=5)
-    assert one.done(0) == (5, OffsetRanges())
+    assert one.replicas.done(0) == (5, OffsetRanges())
     assert replicas.acquire(one, 3) == some((5, 7))
     late = {0: SourceLog(FIRST, 0, 2)}
     two = replicas.member("two")
@@ -331,8 +331,8 @@ def test_a_replica_that_was_away_during_a_cut_keeps_its_holds():
     replicas.deaf = set()
     replicas.run([], 0.5)
     replicas.begin(two, LogIncarnation("first", 2), epoch=2)  # by now that is its log
-    assert two.states[2].log(0) == LogIncarnation("first", 2)
-    assert two.states[2].held(0) == OffsetRanges([(2, 3)])
+    assert two.replicas.states[2].log(0) == LogIncarnation("first", 2)
+    assert two.replicas.states[2].held(0) == OffsetRanges([(2, 3)])
     assert replicas.acquire(two, 1, now=1.0, end=4) == {}
     for watcher in (two, one):
         replicas.run(watcher.tick(2 * HOLD), 2 * HOLD)

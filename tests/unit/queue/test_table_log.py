@@ -80,6 +80,20 @@ def requests(rows: list[tuple[int, ReplicaRow]]) -> list[int]:
     return [found.request for _, found in rows if found.kind != "snapshot"]
 
 
+def test_a_reader_has_rows_before_a_checkpoint_is_written(
+    table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its consumer waits for an answer, and a checkpoint takes longer than that."""
+    for name in ("_LOOK", "_LONGEST_LOOK"):  # without a word of the writer no look is due
+        monkeypatch.setattr(f"coopconsume.queue.table_log.{name}", 3600.0)
+    log = opened(table)
+    assert read_all(log) == new_rows(log) == []
+    seen: list[int] = []
+    monkeypatch.setattr(PathEngine, "maintain", lambda _: seen.extend(requests(new_rows(log))))
+    log.write([row(1), row(2)])
+    assert seen == [1, 2]
+
+
 def test_a_reader_of_a_table_begins_with_the_newest_snapshot(table: Path) -> None:
     """One that was there reads all rows in their order; others read what is left."""
     log = opened(table)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coopconsume.record import Record, Reject, Retry
-from coopconsume.runtime.dispatch.circuit_breaker import CircuitBreaker
+from coopconsume.runtime.dispatch.circuit_breaker import JobCircuitBreaker
 from coopconsume.runtime.settle.carryover import SlotCarryover
 from coopconsume.worker.frame_runner import FrameHandler
 from coopconsume.worker.report import PartitionWork
@@ -19,7 +19,7 @@ from tests.unit.worker.slot_harness import PATIENCE, RETRIES_LATER, WAYS, done, 
 
 def test_it_opens_tries_after_the_pause_and_closes():
     """Twice as long after each failed trial, at most ten times; reset once it has closed."""
-    breaker = CircuitBreaker(5, 10.0)
+    breaker = JobCircuitBreaker(5, 10.0)
     assert breaker.may_start(0.0)
     assert breaker.reported("down", 7, 100.0, trial=False)
     assert not breaker.reported("down", 7, 101.0, trial=False), "it is open already"
@@ -45,7 +45,7 @@ def test_it_opens_tries_after_the_pause_and_closes():
 
 def test_a_trial_that_has_handled_nothing_is_followed_by_a_longer_one():
     """All of its records may have been filtered; the next pause begins with a short one again."""
-    breaker = CircuitBreaker(5, 10.0)
+    breaker = JobCircuitBreaker(5, 10.0)
     breaker.reported("down", 7, 0.0, trial=False)
     assert breaker.may_start(10.0)
     spans = [breaker.trial_offsets]
@@ -62,7 +62,7 @@ def test_a_trial_that_has_handled_nothing_is_followed_by_a_longer_one():
 
 def test_a_slow_batch_from_before_does_not_close_it():
     """Records that other slots handled meanwhile say nothing about now."""
-    breaker = CircuitBreaker(5, 10.0)
+    breaker = JobCircuitBreaker(5, 10.0)
     breaker.reported("down", 7, 0.0, trial=False)
     breaker.reported("", 1_000, 1.0, trial=False)
     assert not breaker.may_start(2.0)
@@ -73,7 +73,7 @@ def test_a_slow_batch_from_before_does_not_close_it():
 
 def test_without_a_number_it_says_nothing():
     """No option, no breaker."""
-    assert CircuitBreaker(None, 10.0).describe(0.0) is None
+    assert JobCircuitBreaker(None, 10.0).describe(0.0) is None
 
 
 def keyed(count):

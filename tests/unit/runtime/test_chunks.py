@@ -486,7 +486,7 @@ def why_not(partitions: list[Partition]) -> str:
 def why_end(partitions: list[Partition], seen: dict[tuple[int, int], float], now: float) -> str:
     """Why the first slot that must end must do so."""
     found = MODE.why_end(partitions, (0, 1), seen, now)
-    return found[min(found)] if found else ""
+    return found[min(found)].why if found else ""
 
 
 def test_a_run_of_a_cooperative_job_begins_with_what_is_left() -> None:
@@ -499,7 +499,7 @@ def test_a_run_of_a_cooperative_job_begins_with_what_is_left() -> None:
     assert "records left" in why_not([one])
     one.commit_answered(OffsetRanges(), 10, OffsetRanges())
     assert why_not([one]) == ""
-    one.cursors[1].wait(~20, Waiting(20, 5, 0, 9.0, "", is_running=True))
+    one.cursors[1].waiting.add(~20, Waiting(20, 5, 0, 9.0, "", is_running=True))
     assert "tried again" in why_not([one])
 
 

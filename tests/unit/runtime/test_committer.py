@@ -15,6 +15,7 @@ from assignors import KeyRange
 from commits import (
     AcquireRequest,
     CommitStore,
+    CorruptCommitLog,
     Epoch,
     MaxIndividualCommitsReached,
     OffsetRanges,
@@ -23,14 +24,23 @@ from commits import (
 from coopconsume.errors import FencedMember, OutputsNotPublished
 from coopconsume.group.chunks import AcquiredChunks
 from coopconsume.group.epoch_assignment import EpochAssignment
+from coopconsume.group.epoch_proof import EpochProof
 from coopconsume.group.owned import Owned
 from coopconsume.runtime.commit.committer import Committer
 from coopconsume.runtime.commit.log_calls import commit_outcomes
 from coopconsume.runtime.commit.mirror import Mirror
+from coopconsume.runtime.commit.next_commit import CommitRequest
 from coopconsume.runtime.commit.parcels import Parcel, Written
-from coopconsume.runtime.dispatch.slot_leases import next_report_in, report_seconds
-from coopconsume.runtime.events import CommitAnswered, LogRead, OffsetsMirrored
+from coopconsume.runtime.events import (
+    CommitAnswered,
+    CommitFailed,
+    CommitFenced,
+    LogRead,
+    OffsetsMirrored,
+)
 from coopconsume.runtime.plan import Partition
+from coopconsume.worker.handler_lines import SlotLines
+from coopconsume.worker.report import SlotReport
 from tests.partitions import make_partition
 
 TP = ("t", 0)
@@ -139,7 +149,8 @@ def hear(made: Committer, said: queue.Queue[Any]) -> None:
     except queue.Empty:
         pytest.fail("no event comes")
     takes: dict[type, Any] = {
-        CommitAnswered: made.commit_answered, OffsetsMirrored: made.mirrored, LogRead: made.looked,
+        CommitAnswered: made.commit_answered, CommitFenced: made.fenced,
+        OffsetsMirrored: made.mirrored, LogRead: made.looked,
     }  # fmt: skip
     takes[type(event)](event)
 
@@ -147,7 +158,7 @@ def hear(made: Committer, said: queue.Queue[Any]) -> None:
 def turn(made: Committer, said: queue.Queue[Any]) -> None:
     """A turn of the loop: have it commit, and hear what it says."""
     made.commit_if_due(more_to_come=False)
-    while made.is_busy or made._mirror.is_busy:
+    while made._thread.is_busy or made._mirror.is_busy:
         hear(made, said)
 
 
@@ -190,14 +201,14 @@ def test_commits_are_an_interval_apart_unless_somebody_waits_for_them(monkeypatc
     assert partition.ledger.stable == 2
     done(2)
     made.commit_if_due(more_to_come=True, is_last=True)
-    assert not made.is_busy, "reports of other slots are about to come"
+    assert not made._thread.is_busy, "reports of other slots are about to come"
     made.commit_if_due(more_to_come=False, is_last=True)
-    assert made.is_busy
+    assert made._thread.is_busy
     hear(made, said)
     assert partition.ledger.stable == 3
     clock.now += 1.0
     turn(made, said)
-    assert next(made._ids) == "id-3", "as many commits as were needed"
+    assert next(made._next._ids) == "id-3", "as many commits as were needed"
     made.close(well=True)
 
 
@@ -237,7 +248,7 @@ def test_maintenance_of_the_table_is_a_part_of_what_a_commit_costs(monkeypatch):
     for offset in (0, 1):
         partition.ledger.to_commit = OffsetRanges.from_offsets([offset])
         turn(made, said)
-        made._call.result(120)
+        made._thread._call.result(120)
         made._calls._maintenance.result(120)
     made.close(well=True)
     assert made._pace.interval == pytest.approx(50 * 0.016 / 8)
@@ -252,8 +263,9 @@ def test_offsets_go_to_kafka_a_few_times_a_second(monkeypatch):
     primary: Any = SimpleNamespace(
         publishes=False, has_unpublished=False, write_quietly=lambda: written.append(clock.now)
     )
+    assignment: Any = SimpleNamespace(primary=primary, is_between_epochs=False)
     said: queue.Queue[Any] = queue.Queue()
-    made = Mirror(primary, said.put)
+    made = Mirror(assignment, {}, said.put)
     for _ in range(10):
         made.wake()
         if made._thread is not None:
@@ -272,16 +284,6 @@ def test_offsets_go_to_kafka_a_few_times_a_second(monkeypatch):
     assert len(written) == 5
 
 
-@pytest.mark.parametrize(("commits", "real_time", "reports"), [
-    (0.0, False, 0.1), (0.3, False, 0.15), (60.0, False, 0.2),
-    (0.04, True, 0.04), (0.5, True, 0.1), (60.0, True, 0.2),
-])  # fmt: skip
-def test_slots_report_several_times_before_a_commit(commits, real_time, reports):
-    """Twice, in real time five times, and from every 100 or 40 to every 200 ms."""
-    options = SimpleNamespace(commit_interval=commits)
-    assert report_seconds(options, real_time=real_time) == reports
-
-
 def test_a_commit_is_answered_before_the_table_is_maintained():
     """Now and then that takes longer than the commit, and records would wait for it."""
     assignment, partition = FakeAssignment([]), partition_of([0])
@@ -295,7 +297,7 @@ def test_a_commit_is_answered_before_the_table_is_maintained():
         maintained.set()
 
     assignment.store.maintain = maintain
-    made._decisions_at = math.inf
+    made._decisions._read_at = math.inf
     made._next.since = 1.0
     made.commit_if_due(more_to_come=False)
     assert maintained.wait(120)
@@ -336,8 +338,8 @@ def test_a_request_for_chunks_is_answered_before_the_table_is_maintained():
     asked: list[bool] = []
     assignment = FakeAssignment([])
     assignment.acquire = lambda _request, *, maintain: asked.append(maintain)
-    assignment.acquired = lambda _request: AcquiredChunks({})
-    answer = commit_outcomes(assignment, {}, {}, {}, "id", request=AcquireRequest("id"))
+    assignment.chunks = SimpleNamespace(acquired=lambda _request: AcquiredChunks({}))
+    answer = commit_outcomes(assignment, CommitRequest("id", chunks=AcquireRequest("id")))
     assert answer.acquired == AcquiredChunks({})
     assert asked == [False]
 
@@ -354,7 +356,8 @@ def owner(tmp_path) -> EpochAssignment:
     made._grant = SimpleNamespace(epoch=epoch, member="m")
     made.owned = {TP: Owned(*TP, (KeyRange(),), 0, OffsetRanges(), max_ranges=2)}
     made.logs = SimpleNamespace(reached=lambda _offsets: {})
-    made._over, made._lock, made._seen = threading.Event(), threading.RLock(), 0.0
+    made._over, made._lock = threading.Event(), threading.RLock()
+    made.proof = EpochProof(store, "g", lambda: made._grant, lambda _: 0.0)
     return made
 
 
@@ -366,13 +369,15 @@ def test_what_a_job_has_handled_is_committed_at_once_however_many_ranges_there_a
     parcel = Parcel({TP: OffsetRanges.from_offsets([9, 11])})
     failed = {TP: [Pending(0, attempts=1)]}
     written = Written(parcel, "a-1", 0.0)
-    answer = commit_outcomes(assignment, done, holes, failed, "a-1", written, done)
+    answer = commit_outcomes(assignment, CommitRequest("a-1", done, holes, failed, done, written))
     assert answer.offsets == {TP: (OffsetRanges.from_offsets([1, 3, 5, 9, 11]), 0)}
     assert store.state("g")[TP].ranges == OffsetRanges.from_offsets(range(1, 12, 2))
     assert list(store.pending("g")[TP]) == [0]
     with pytest.raises(MaxIndividualCommitsReached):
         store.commit("g", grant.epoch, grant.member, {TP: [(13, 13)]})
-    answer = commit_outcomes(assignment, {TP: OffsetRanges([(0, 0), (13, 13)])}, {}, {}, "a-2")
+    answer = commit_outcomes(
+        assignment, CommitRequest("a-2", {TP: OffsetRanges([(0, 0), (13, 13)])})
+    )
     assert answer.offsets[TP][1] == 2
 
 
@@ -397,38 +402,21 @@ def test_chunks_are_returned_to_a_maintained_table(monkeypatch):
     )  # fmt: skip
     assignment.store = SimpleNamespace(acquire=lambda *_, maintain: asked.append(maintain))
     assignment._grant = SimpleNamespace(epoch=Epoch(1, "n"), member="m")
-    assignment._ids, assignment._over, assignment._seen = iter(["id"]), threading.Event(), 0.0
+    assignment._ids, assignment._over = iter(["id"]), threading.Event()
+    assignment.proof = SimpleNamespace(saw=lambda _asked: None)
     found = SimpleNamespace(partitions={TP: SimpleNamespace(chunks=("a-1",))})
     monkeypatch.setattr(assignment, "look_at_chunks", lambda: found)
     assignment.return_chunks()
     assert asked == [True]
 
 
-@pytest.mark.parametrize("commit_in", [-0.01, 0.0, 0.013, 0.02, 0.05, 0.1, 0.199])
-def test_a_report_comes_just_before_each_commit(commit_in):
-    """From any instant on, slots come into step with the commits."""
-    now, reports = 0.0, []
-    while now < 1.0:
-        wait = next_report_in(0.04, commit_in - now % 0.2)
-        assert 0.02 - 1e-9 <= wait < 0.06 + 1e-9
-        now += wait
-        reports.append(now)
-    commits = [commit_in + 0.2 * n for n in range(2, 4)]
-    for commit in commits:
-        assert any(abs(commit - 0.02 - at) < 1e-6 for at in reports)
-
-
-def test_reports_before_the_first_commit_come_as_usual():
-    """Each slot after its own last one."""
-    assert next_report_in(0.04, -math.inf) == 0.04
-
-
 def test_the_next_commit_is_known_before_there_is_anything_to_commit():
     """Its time is in the answers to reports."""
     made, _ = committer(FakeAssignment([]))
-    assert made.next_in(100.0) == -math.inf
+    assert made.next_commit(100.0).begins_in == -math.inf
+    made._pace.took(0.4)
     made._pace.began(100.0)
-    assert made.next_in(100.05) == pytest.approx(made._pace.interval - 0.05)
+    assert made.next_commit(100.05) == pytest.approx((0.15, 0.2))
     made.close(well=False)
 
 
@@ -454,8 +442,79 @@ def test_outputs_wait_for_the_next_epoch_while_the_group_rebalances():
     turn(made, said)
     assert made.refused_for > 0
     assignment.is_between_epochs, assignment.epoch = False, Epoch(2, "n")
+    assert made.refused_for > 0, "a turn decides under one epoch"
+    assert made.watch.note_epoch() == assignment.epoch
     assert made.refused_for == 0
     made.close(well=False)
+
+
+def test_failed_records_of_a_refused_commit_are_in_the_next_one():
+    """The next epoch is in force, and not known yet: its commit is the same one."""
+    assignment, partition = FakeAssignment([]), partition_of([0])
+    assignment.has_unpublished, assignment.is_between_epochs = False, True
+    made, said = committer(assignment, partition)
+    failed, commit, tried = [Pending(9, 1, 1, 0, "x")], assignment.commit, []
+
+    def refused_once(offsets: Any, **more: Any) -> Any:
+        tried.append((offsets, more["pending"]))
+        if len(tried) == 1:
+            raise FencedMember("g", "m", assignment.epoch, Epoch(2, "n"), "another")
+        return commit(offsets, **more)
+
+    assignment.commit = refused_once
+    made._next.add({TP: failed}, 1.0)
+    made.commit_if_due(more_to_come=False)
+    hear(made, said)
+    made.commit_if_due(more_to_come=False)
+    assert not made._thread.is_busy, "nothing is committed under a refused epoch"
+    assignment.is_between_epochs, assignment.epoch = False, Epoch(2, "n")
+    made.watch.note_epoch()
+    made.commit_if_due(more_to_come=False, is_last=True)
+    while made._thread.is_busy:
+        hear(made, said)
+    assert tried == [({TP: OffsetRanges([(0, 0)])}, {TP: failed})] * 2
+    assert partition.ledger.stable == 1
+    made.close(well=True)
+
+
+def test_a_failed_commit_has_ended():
+    """Nothing waits for its answer any more, whatever the loop makes of the error."""
+    assignment, partition = FakeAssignment([]), partition_of([0])
+    assignment.has_unpublished = False
+    made, said = committer(assignment, partition)
+
+    def fails(_offsets: Any, **_more: Any) -> Any:
+        raise CorruptCommitLog("commits", "it is torn")
+
+    assignment.commit = fails
+    made.commit_if_due(more_to_come=False)
+    event = said.get(timeout=60)
+    assert isinstance(event, CommitFailed)
+    with pytest.raises(CorruptCommitLog):
+        made.failed(event)
+    assert not made._thread.is_busy
+    assert made.may_rebalance
+    made.close(well=False)
+
+
+def test_a_rebalance_waits_for_the_answer_to_a_commit_with_outputs():
+    """They have the id of the commit, which cannot be repeated under the next epoch."""
+    assignment, partition = FakeAssignment([]), partition_of([])
+    assignment.has_unpublished = False
+    made, said = committer(assignment, partition)
+    done = {TP: OffsetRanges([(0, 1)])}
+    made.outbox.ready.append(Written(Parcel(done), "id", 0.0))
+    mark = made.mark([partition])
+    assert mark.offsets == done
+    made.commit_if_due(more_to_come=False)
+    assert not made.may_rebalance
+    assert not made.is_committed(mark)
+    while made._thread.is_busy:
+        hear(made, said)
+    assert made.may_rebalance
+    assert made.has_since(mark)
+    assert partition.ledger.stable == 2
+    made.close(well=True)
 
 
 def test_commits_go_on_while_a_topic_does_not_take_outputs():
@@ -463,9 +522,9 @@ def test_commits_go_on_while_a_topic_does_not_take_outputs():
     assignment, partition = FakeAssignment([False]), partition_of([0, 1, 2])
     assignment.answers.clear()
     made, said = committer(assignment, partition)
-    made._next.pending[TP] = [Pending(9, 1, 1, 0, "x")]
+    made._next._pending[TP] = [Pending(9, 1, 1, 0, "x")]
     made.commit_if_due(more_to_come=False)
-    while partition.ledger.to_commit or made.is_busy:
+    while partition.ledger.to_commit or made._thread.is_busy:
         hear(made, said)
         made.commit_if_due(more_to_come=False)
     assert partition.ledger.stable == 3
@@ -504,3 +563,16 @@ def test_the_end_of_a_job_does_not_wait_for_a_topic_that_is_away(monkeypatch):
     made.close(well=True)
     assert assignment.stopped
     assignment.answers.set()
+
+
+def test_lines_of_handlers_alone_are_nothing_to_commit(monkeypatch):
+    """A handler that prints all the time does not keep the log from being read."""
+    partition = partition_of([0])
+    made, _ = committer(FakeAssignment([]), partition)
+    monkeypatch.setattr(made.outbox, "take", lambda *_: ())
+    monkeypatch.setattr(made, "_hold_back", lambda _: None)
+    made.take(SlotReport(0, 0, seq=1, lines=SlotLines()), [partition], 1.0)
+    assert made._next.since == 0.0
+    made.take(SlotReport(0, 0, seq=2, kept=[]), [partition], 2.0)
+    assert made._next.since == 2.0
+    made.close(well=False)

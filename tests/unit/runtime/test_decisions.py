@@ -15,6 +15,7 @@ from deltalake import DeltaTable
 
 from commits import CommitStore, OffsetRanges, PartitionCommits, Pending
 from commits.model import PARKED_MS
+from coopconsume.admin.records.actions import decision_on, failed_records
 from coopconsume.errors import InvalidOption
 from coopconsume.group.owned import Failed
 from coopconsume.runtime.decided_by import DecidedBy
@@ -122,6 +123,7 @@ def test_a_decision_is_open_until_the_commit_log_has_its_outcome(
 ) -> None:
     """By any commit: of a handler that was in flight, or of the slot that gave it up."""
     found = {} if pending is None else {3: pending}
+    assert outcome_of(made(3, action, due_ms=50), PartitionCommits(3), found) == outcome
     assert outcome_of(made(3, action), PartitionCommits(3), found) == outcome
     for done in (PartitionCommits(4), PartitionCommits(2, [(3, 3)])):
         assert outcome_of(made(3, action), done, found) == "done"
@@ -253,6 +255,39 @@ def test_a_record_waits_on_while_a_handler_may_be_at_work_on_it(action: Any) -> 
     again = Waiting(3, 33, 2, 90.0, "no")
     decided_records.hasten([again], 60.0)
     assert again.due == 90.0, "each decision makes its record due once"
+
+
+def test_a_call_that_does_not_count_is_a_retry(tmp_path: Path) -> None:
+    """Only its due time shows it; so its decision skips no later back-off, nor after a restart."""
+    at = opened(tmp_path, [Pending(3, 33, 2, 50_000, "down")])
+    (record,) = failed_records(at.store, "g")
+    decide(at.store, "g", [decision_on(record, "retry", DecidedBy.now())])
+    (decision,) = open_decisions(at)
+    assert (decision.attempts, decision.due_ms) == (2, 50_000)
+    decided_records = DecidedRecords()
+    decided_records.take([decision])
+    as_before, again = (
+        Failed.of(Pending(3, 33, 2, due_ms, "down"), 0.0, 0) for due_ms in (50_000, 90_000)
+    )
+    assert decided_records.makes_due(as_before)
+    assert not decided_records.makes_due(again)
+    at.commit({}, pending={TP: [Pending(3, 33, 2, 90_000, "down")]})
+    assert open_decisions(at) == []
+    assert [one.status for one in record_decisions(at.store, "g", ["t"])] == ["retried"]
+
+
+def test_a_decision_of_an_earlier_version_goes_by_attempts(tmp_path: Path) -> None:
+    """It does not say when its record was due."""
+    at = opened(tmp_path, [Pending(3, 33, 2, 50_000, "no")])
+    decide(at.store, "g", [made(3, "retry")])
+    assert "due_ms" not in next(iter(at.store.settings("t").values()))
+    at.commit({}, pending={TP: [Pending(3, 33, 2, 90_000, "no")]})
+    (decision,) = open_decisions(at)
+    decided_records = DecidedRecords()
+    decided_records.take([decision])
+    assert decided_records.makes_due(Failed.of(Pending(3, 33, 2, 90_000, "no"), 0.0, 0))
+    at.commit({}, pending={TP: [Pending(3, 33, 3, 95_000, "no")]})
+    assert open_decisions(at) == []
 
 
 def test_an_attempt_that_was_in_flight_counts_as_the_retry() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+from dataclasses import replace
 
 from coopconsume.cli.run import status_line
 from coopconsume.monitoring import JsonFormatter
@@ -46,6 +47,8 @@ def test_the_first_failure_and_the_end_of_a_record_are_logged(caplog):
     failure_log.take(dead(58), NAMES)
     now[0] += 100
     failure_log.take(failed(60, 3, delay=math.inf), NAMES)
+    now[0] += 100
+    failure_log.take(failed(61, 0), NAMES)
     assert all(record.levelno == logging.WARNING for record in caplog.records)
     assert lines(caplog) == [
         (
@@ -54,13 +57,13 @@ def test_the_first_failure_and_the_end_of_a_record_are_logged(caplog):
         ),
         "orders-1@58 key=o: ValueError: card declined (dead-lettered after attempt 3)",
         "orders-1@60 key=customer-7: ValueError: card declined (parked after attempt 3)",
+        "orders-1@61 key=customer-7: ValueError: card declined (postponed, next in 8 s)",
     ]
 
 
 def test_a_parked_dead_letter_is_one_line(caplog):
     """Not one of a dead letter and one of a parked record."""
-    report = failed(58, 3, delay=math.inf)
-    report.dead = dead(58).dead
+    report = replace(failed(58, 3, delay=math.inf), dead=dead(58).dead)
     FailureLog().take(report, NAMES)
     assert lines(caplog) == [
         "orders-1@58 key=customer-7: ValueError: card declined (parked after attempt 3)"
@@ -135,6 +138,7 @@ def event(waiting=None, **blockers):
     return {
         "totals": {"done": 1200, "deadLetters": 2, "filtered": 0}, "lag": 40, "pending": 37,
         "gapRanges": 1, "waitingFor": waiting, "partitions": partitions, "mode": "batch",
+        "verdict": {"level": "working", "sentence": "Working"},
     }  # fmt: skip
 
 
@@ -162,8 +166,13 @@ def test_the_status_line_shows_the_oldest_blocker():
     assert "(attempt 4, retry in progress, 36" in status_line(parked, 7.0)
     parked["partitions"][0]["blocker"]["state"] = "parked"
     assert "(attempt 4, parked, 36" in status_line(parked, 7.0)
-    parked["partitions"][0]["blocker"]["attempts"] = 0
-    assert status_line(parked, 7.0) == numbers
+    postponed = event(a=(1.0, 8.2))
+    postponed["partitions"][0]["blocker"]["attempts"] = 0
+    assert "(postponed, next in 8 s, 36" in status_line(postponed, 7.0)
+    postponed["partitions"][0]["blocker"]["error"] = ""
+    assert status_line(postponed, 7.0) == numbers
+    deleted = event() | {"verdict": {"level": "danger", "sentence": "Retention deletes 3"}}
+    assert status_line(deleted, 7.0) == f"{numbers}; Retention deletes 3"
 
 
 def test_the_status_line_says_why_nothing_runs():

@@ -31,7 +31,8 @@ def visits(job: Job) -> Counter[Any]:
             own = frame.f_locals.get("self")
             found[getattr(own, "partition", None)] += 1
 
-    with mock.patch.object(job, "_take_events"), mock.patch("time.monotonic", return_value=NOW):
+    without_wait = mock.patch.object(job._events, "take", return_value=())
+    with without_wait, mock.patch("time.monotonic", return_value=NOW):
         sys.setprofile(note)
         try:
             job._finished()
@@ -47,7 +48,7 @@ def settled(partitions: int) -> Job:
     epoch_state = job._epoch_state
     assert epoch_state is not None
     visits(job)
-    epoch_state._ends_at = epoch_state._starts_at = NOW + 1e6
+    epoch_state.log_watch._ends_at = epoch_state.log_watch._starts_at = NOW + 1e6
     return job
 
 
@@ -70,7 +71,7 @@ def test_a_turn_visits_a_partition_that_changed() -> None:
         lambda: changed.slots.amend(OffsetRanges([(10, 10)])),
         lambda: changed.commit_answered(OffsetRanges(), 11, OffsetRanges([(10, 10)])),
     ]
-    epoch_state.committer.is_busy = True  # no commit is written here
+    epoch_state.committer._thread.is_busy = True  # no commit is written here
     with mock.patch.object(job._dispatcher, "launch"):
         for wake in wakes:
             wake()

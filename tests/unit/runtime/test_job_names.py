@@ -13,6 +13,7 @@ def test_each_spark_job_of_a_batch_is_named_by_query_batch_and_size(monkeypatch)
     running = SimpleNamespace(
         title="billing", number=17, tag="tag",
         plan=SimpleNamespace(wanted={0: [], 1: [], 2: []}, span=12_000, work={}, reads=[]),
+        epoch_state=SimpleNamespace(partitions=[]),
     )  # fmt: skip
     assert batch._description(running) == "billing batch 17: 3 partitions, 12,000 offsets"
     named = []
@@ -25,6 +26,6 @@ def test_each_spark_job_of_a_batch_is_named_by_query_batch_and_size(monkeypatch)
     monkeypatch.setattr(
         batch, "batch_frame", lambda *_, **__: SimpleNamespace(isEmpty=lambda: True)
     )
-    assert not batch._have_records(None, None, running, [], [])
+    assert not batch._have_records(SimpleNamespace(spark=None, options=None), running, [])
     look = "look for records of billing batch 17: 3 partitions, 12,000 offsets"
     assert named == [("billing", look)]

@@ -11,9 +11,11 @@ import pytest
 from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume.group.owned import Failed
-from coopconsume.monitoring.verdict import Verdict
+from coopconsume.kafka.retention import ExpiringOffsets, RetentionForecast
+from coopconsume.monitoring.verdict import Pace, Verdict
 from coopconsume.runtime.plan import Partition
 from coopconsume.runtime.status.progress import describe
+from coopconsume.runtime.status.retention_watch import open_offsets
 from coopconsume.runtime.status.verdict import job_verdict
 from coopconsume.runtime.status.waiting import WaitingFor
 from coopconsume.worker.report import Failure, PartitionReport, pack_offsets
@@ -33,12 +35,12 @@ def partition(end: int = 10, number: int = 0, **more: Any) -> Partition:
     return found
 
 
-def failed(delay: float, behind: int = 0) -> Partition:
+def failed(delay: float, behind: int = 0, attempts: int = 4) -> Partition:
     """Returns a partition whose first record has failed, with some records behind it."""
     found = partition()
     share = found.cursors[0]
     share.dispatched, share.next_position = OffsetRanges([(0, 9)]), 10
-    failure = Failure(0, 7, b"customer-7", 4, delay, "ValueError: no luck")
+    failure = Failure(0, 7, b"customer-7", attempts, delay, "ValueError: no luck")
     done = pack_offsets(pa.array(range(1 + behind, 10), pa.int64()))
     blocked = [(offset, 7) for offset in range(1, 1 + behind)]
     found.slots.reported(0, PartitionReport(done, None, [failure], blocked), NOW)
@@ -61,9 +63,10 @@ def stocked() -> Partition:
     return found
 
 
-def verdict(*partitions: Partition, waiting: WaitingFor | None = None) -> Verdict:
+def verdict(*partitions: Partition, waiting: WaitingFor | None = None, **more: Any) -> Verdict:
     """Returns the verdict of a job on some partitions."""
-    return job_verdict("shop", partitions, [describe(one, NOW) for one in partitions], waiting)
+    described = [describe(one, NOW) for one in partitions]
+    return job_verdict("shop", partitions, described, waiting, **more)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +78,11 @@ def verdict(*partitions: Partition, waiting: WaitingFor | None = None) -> Verdic
         (
             (partition(), failed(8.0, 2)), "failed",
             "Held by customer-7: ValueError: no luck (attempt 4, next in 8 s)",
+        ),
+        # No call of it has counted, as while a service is down.
+        (
+            (partition(), failed(8.0, 2, 0)), "failed",
+            "Held by customer-7: ValueError: no luck (postponed, next in 8 s)",
         ),
         (
             (failed(math.inf, 2), failed(math.inf)), "decision",
@@ -114,3 +122,24 @@ def test_what_it_waits_for_counts_unless_it_belongs_to_its_work(
     found = verdict(partition(), waiting=WaitingFor(reason, "paused by pause()"))
     assert found.reason == verdict_reason
     assert (found.sentence == "Paused by pause()") == (verdict_reason == "stalled")
+
+
+def test_what_retention_deletes_before_it_is_done_comes_first() -> None:
+    """Unless the job is faster; the rules are those of a group."""
+    near = ExpiringOffsets(3, 60.0)
+    found = verdict(partition(), failed(8.0), expiring=near)
+    assert (found.reason, found.severity) == ("retention", 4)
+    assert verdict(partition(), expiring=near, pace=Pace(5.0, 0.0, 30.0)).reason == "working"
+
+
+def test_a_forecast_counts_what_is_not_done_now() -> None:
+    """Of the partitions that the job still has, and less time is left than when it was made."""
+    began, done = partition(), failed(8.0)
+    done.index, done.partition = 1, 1
+    places = [("orders", number) for number in (0, 1, 2)]
+    forecast = RetentionForecast(
+        {900.0: {places[0]: 4, places[2]: 9}, 300.0: {places[1]: 6}}
+    )  # fmt: skip
+    assert forecast.expiring(open_offsets([began, done]), 60.0) == ExpiringOffsets(4 + 1, 840.0)
+    assert forecast.expiring(open_offsets([done]), 400.0) == ExpiringOffsets(1, 0.0)
+    assert forecast.expiring(open_offsets([partition(0)])) is None

@@ -68,8 +68,8 @@ def test_what_a_slot_reported_while_it_worked_is_not_done_again():
     assert not p.slots.plan([0], 0.0, LIMITS)  # It still works.
     p.slots.progressed(0, PartitionReport(packed(5)), 0.0)
     ended = PartitionReport(b"", 0, [failed(5, 80), failed(6, 90)])
-    p.slots.reported(0, ended, 0.0)
-    assert [failure.offset for failure in ended.failed] == [6]
+    counted = p.slots.reported(0, ended, 0.0)
+    assert [failure.offset for failure in counted.failed] == [6]
     assert p.lanes.failed.attempts == {1: 1, 6: 1}
     plan = plan_batch([p], [0], 1.0, LIMITS)
     assert plan is not None
@@ -177,7 +177,7 @@ def test_of_two_pending_records_of_a_key_the_lower_one_goes_first():
     for pending in ([3, 8], [8, 3]):
         p = partition()
         p.restore([Failed(offset, 70, 1, 5.0 + offset, "not yet") for offset in pending])
-        assert [w.offset for w in p.cursors[0].waiting.values()] == [3]
+        assert [w.offset for w in p.cursors[0].waiting.lowest.values()] == [3]
 
 
 def test_what_a_share_has_not_read_is_no_hole():
@@ -416,7 +416,7 @@ def test_records_that_wait_go_with_their_keys_to_the_next_slot_that_comes_free()
     p.has_left(1.0)
     p.deal_again(2, 1.0)
     assert -1 not in p.cursors
-    assert [waiting.offset for waiting in p.cursors[1].failed()] == [2]
+    assert [waiting.offset for waiting in p.cursors[1].waiting.records()] == [2]
     assert p.supply.pending == 1
 
 
@@ -520,7 +520,7 @@ def test_records_of_keys_that_have_left_are_not_planned_again():
     low, high = KeyRange().split(2)
     p.slots.plan([0], 0.0, LIMITS)
     p.leave([high])
-    p.dealer.withheld(0, {1: high.first})
+    p.dealer.withheld(0, {0: low.first, 1: high.first})
     assert p.dealer.leaves(0.0)
     assert p.lanes.may_run((), 0.0) == [KeyRange(high.first, high.first)]
     p.dealer.withheld(0, {})

@@ -218,7 +218,7 @@ def why_not(partitions, now):
 def why_end(partitions, seen, now):
     """Why the first slot that must end must do so."""
     found = MODE.why_end(partitions, (0, 1), seen, now)
-    return found[min(found)] if found else ""
+    return found[min(found)].why if found else ""
 
 
 def failed(offset, key=b"a", delay=10.0):
@@ -271,7 +271,8 @@ def test_a_failed_record_lets_a_run_begin_until_it_is_due():
     assert work is not None
     assert work.blocked == {key_hash(b"a"): 0}
     assert MODE.why_end([one], (slot,), {}, 9.0) == {}
-    assert "tried again" in MODE.why_end([one], (slot,), {}, 10.0).get(slot, "")
+    assert not MODE.why_end([one], (slot,), {}, 10.0)[slot].is_failure
+    assert "tried again" in MODE.why_end([one], (slot,), {}, 10.0)[slot].why
 
 
 def live(**more):
@@ -361,6 +362,7 @@ def test_a_slot_that_does_not_read_ends_the_run():
     assert why_end([one], seen, STALLED) == ""
     one.slots.progressed(0, read(position=5), 0.0)
     assert why_end([one], seen, STALLED + 1) == "slot 1 does not read t-3"
+    assert MODE.why_end([one], (1,), seen, STALLED + 1)[1].is_failure
     one.slots.progressed(1, read(position=5), 0.0)
     assert why_end([one], seen, 3 * STALLED) == ""
 

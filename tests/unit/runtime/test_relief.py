@@ -5,19 +5,23 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from coopconsume.runtime.dispatch.relief import SLOW, SLOW_WHILE_BUSY, slow_slots
+from coopconsume.runtime.dispatch.slot_task import SlotTask
 
 
 def batch(*, started, met_at, heard_at=()):
     """A batch of two slots with a channel."""
     return SimpleNamespace(
-        channel=True, trial=False, interrupt_at=None, is_real_time=False, active={0, 1},
-        stopped=set(), started=started, met_at=dict(met_at), heard_at=dict(heard_at),
+        channel=True, trial=False, interrupt_at=None, is_real_time=False, started=started,
+        active=[
+            SlotTask(slot, met_at=dict(met_at).get(slot), heard_at=dict(heard_at).get(slot))
+            for slot in (0, 1)
+        ],
     )  # fmt: skip
 
 
 def slow(one, now, *, has_idle=False):
     """The slots that are asked."""
-    return [slot for _, slot in slow_slots([one], now, has_idle=has_idle)]
+    return [task.slot for _, task in slow_slots([one], now, has_idle=has_idle)]
 
 
 def test_a_slot_has_its_time_from_when_it_is_connected_on():

@@ -25,6 +25,7 @@ class _FakeAssignment:
 
     def __init__(self) -> None:
         self.looks, self.answered = threading.Event(), threading.Event()
+        self.proof = self
 
     def check(self, _within: float) -> float:
         """Return when the epoch was in force."""

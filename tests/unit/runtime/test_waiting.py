@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import types
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from commits import OffsetRanges
 from coopconsume.errors import InvalidOption
 from coopconsume.group.owned import Failed
 from coopconsume.query import CooperativeQuery
-from coopconsume.runtime.dispatch.batch import Running
+from coopconsume.runtime.dispatch.run import Run
 from coopconsume.runtime.plan import Limits, Partition
 from coopconsume.runtime.poll.positions import PollPosition
 from coopconsume.runtime.poll.retry_buffer import RetryBuffer
@@ -31,6 +32,7 @@ from coopconsume.runtime.status.waiting import (
     poll_waits_for,
     waiting_for,
 )
+from coopconsume.subscription import QueryRun
 from coopconsume.worker.report import Failure, PartitionReport, pack_offsets
 from tests.partitions import make_partition
 
@@ -77,7 +79,7 @@ CASES = {
         JobFacts(unanswered="for 12 s: connection refused", batches=[BATCH], kafka="no broker"),
         "the commit table has not answered for 12 s: connection refused",
     ),
-    "lostMember": (JobFacts(partitions=[partition(doubt=70.0)]), "(70 s): it did not hand over"),
+    "lostMember": (JobFacts(partitions=[partition(doubt=70.0)]), "for less, lower leaseGrace"),
     "lostSlots": (JobFacts(barred={1: 8.0}), "1 lost slot until"),
     "failedSlots": (
         JobFacts(failing={0: (2.0, "no answer"), 1: (1.0, "no")}),
@@ -231,7 +233,7 @@ def test_a_query_does_not_wait_for_itself():
     job = types.SimpleNamespace(
         is_in_its_thread=True, ended=ended, error=None, wait_for_available=lambda: None
     )
-    query = CooperativeQuery(job, None, {}, None, None)
+    query = CooperativeQuery(QueryRun(job, None), {}, None, None)
     for wait in (query.awaitTermination, query.processAllAvailable):
         with pytest.raises(InvalidOption, match="called by a listener of the query"):
             wait()
@@ -240,24 +242,26 @@ def test_a_query_does_not_wait_for_itself():
     query.processAllAvailable()
 
 
-def run_of(*partitions: Partition, at: float = 0.0) -> Running:
+def run_of(*partitions: Partition, at: float = 0.0) -> Run:
     """A real-time run of one slot."""
     epoch_state: Any = types.SimpleNamespace(partitions=partitions)
     plan = plan_run(partitions, [0])
     assert plan is not None
-    return Running(1, plan, {0}, at, at, "tag", epoch_state, is_real_time=True)
+    kind: Any = types.SimpleNamespace(is_real_time=True)
+    return Run(1, kind, plan, epoch_state, at, at, "tag")
 
 
 def test_a_commit_waits_for_slots_of_batches_and_not_of_real_time() -> None:
     """Slots of a real-time run report just before a commit, as their driver says."""
     run = run_of(partition())
-    run.taken[0] = 1
+    run.tasks[0].seq = 1
     assert not run.reports_more
-    run.is_real_time = False
+    kind: Any = run.kind
+    kind.is_real_time = False
     assert run.reports_more
 
 
-def reasons(run: Running, now: float) -> tuple[str, float]:
+def reasons(run: Run, now: float) -> tuple[str, float]:
     """What a job with a real-time run waits for, and how long its slot is silent."""
     leases: Any = types.SimpleNamespace(has_met=lambda _at: True)
     found = batch_facts([run], leases, NO_SPARK, "billing", now)
@@ -313,7 +317,7 @@ def test_a_slot_with_a_retry_and_a_long_call_waits_for_the_call():
     found = partition(5)
     run = run_of(found)
     found.slots.progressed(0, read_by_slot(Failure(0, 7, b"k", 2, 9.0, "no luck")), 1.0)
-    run.calls[0] = 0, 3, 2.0
+    run.tasks[0].call = 0, 3, 2.0
     assert reasons(run, 4.0)[0] == "handlers"
 
 
@@ -321,7 +325,7 @@ def test_a_record_that_waits_for_a_batch_beside_a_real_time_run_has_its_time():
     """As those of a frame handler do: it is not the run that they wait for."""
     found = partition(5)
     run = run_of(found)
-    report = read_by_slot(done=(1, 2, 3, 4))
-    report.failed = [Failure(0, 7, b"k", 2, 9.0, "no luck")]
+    failed = [Failure(0, 7, b"k", 2, 9.0, "no luck")]
+    report = replace(read_by_slot(done=(1, 2, 3, 4)), failed=failed)
     found.slots.progressed(0, report, 1.0)
     assert reasons(run, 4.0) == ("retry", 0.0)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from commits import Epoch, OffsetRanges
 from coopconsume.errors import FencedMember, MissingOption, NotAuthorized, OutputsNotPublished
 from coopconsume.fenced.engine import EngineDoubt
-from coopconsume.kafka.cluster import Primary, primary_mark
+from coopconsume.kafka.primary import Primary, primary_mark
 from coopconsume.options import Options
 from coopconsume.sinks import Outputs, TransactionalTopic, publishing, purgatory
 from coopconsume.sinks.purgatory import Chunk, Purgatory, cut, newest

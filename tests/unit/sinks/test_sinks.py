@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import uuid
+from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from hypothesis import given, settings
@@ -193,3 +197,118 @@ def test_an_unreadable_table_is_reported(tmp_path):
         table.write(outputs({1: ["a"]}, "run-0"))
     assert refused.value.where == str(tmp_path / "out")
     assert refused.value.retriable
+
+
+PAYMENTS = pa.schema([("text", pa.string()), ("n", pa.int64())])
+CLUSTERED = ["appendOnly", "invariants", "domainMetadata", "clustering"]
+
+
+def payments(rows: dict[int, tuple[str, int]], commit_id: str = "run-0") -> Outputs:
+    """What handlers returned for some offsets: one row each, of a text and a number."""
+    with_text = outputs({offset: [text] for offset, (text, _) in rows.items()}, commit_id)
+    ((partitions, data),) = with_text.parts
+    numbers = pa.array([n for _, n in rows.values()], pa.int64())
+    table = pa.ipc.open_stream(data).read_all().append_column("n", numbers)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return replace(with_text, parts=[(partitions, sink.getvalue().to_pybytes())])
+
+
+def files_of(path) -> set[str]:
+    """The folders of the files of a table, and that no file has a partition column."""
+    table = DeltaTable(str(path))
+    by = table.metadata().partition_columns
+    assert all(not {*pq.read_schema(uri).names} & {*by} for uri in table.file_uris())
+    return {os.path.relpath(os.path.dirname(uri), path) for uri in table.file_uris()}
+
+
+def clustered(path, schema) -> None:
+    """Makes a table that is clustered, as Spark's CLUSTER BY does."""
+    DeltaTable.create(str(path), schema)
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": CLUSTERED}
+    columns = json.dumps({"clusteringColumns": [["text"]], "domainName": "delta.clustering"})
+    domain = {"domain": "delta.clustering", "configuration": columns, "removed": False}
+    actions = {"commitInfo": {"timestamp": 1}, "protocol": protocol, "domainMetadata": domain}
+    text = "\n".join(json.dumps({name: value}) for name, value in actions.items())
+    (path / "_delta_log" / f"{1:020d}.json").write_text(text)
+
+
+@pytest.mark.parametrize("kind", [OutputTable, MergeTable])
+def test_the_first_rows_create_a_partitioned_table(tmp_path, kind):
+    """Rows lie in the folder of their value; later writes and another start add to it."""
+    path = tmp_path / "out"
+    table = kind(str(path), PAYMENTS, partition_by=["text", "_partition"])
+    table.write(payments({1: ("a b", 1), 2: ("c", 2)}))
+    table.write(payments({3: ("c", 3)}, "run-1"))
+    kind(str(path), PAYMENTS, partition_by=("text", "_partition")).write(
+        payments({4: ("d", 4)}, "run-2")
+    )
+    kind(str(path), PAYMENTS).write(payments({5: ("a b", 5)}, "run-3"))
+    assert lying(path) == [(1, "a b"), (2, "c"), (3, "c"), (4, "d"), (5, "a b")]
+    assert files_of(path) == {f"text={text}/_partition=3" for text in ("a%20b", "c", "d")}
+    found = DeltaTable(str(path)).to_pyarrow_table(filters=[("text", "=", "c")])
+    assert sorted(found.column("n").to_pylist()) == [2, 3]
+
+
+def test_a_record_whose_row_changes_its_partition_is_merged_once(tmp_path):
+    """Its old row is gone."""
+    table = MergeTable(str(tmp_path / "out"), PAYMENTS, partition_by="text")
+    table.write(payments({1: ("a", 1), 2: ("b", 2)}))
+    table.write(payments({1: ("b", 7)}, "run-1"))
+    assert lying(tmp_path / "out") == [(1, "b"), (2, "b")]
+
+
+@pytest.mark.parametrize("kind", [OutputTable, MergeTable])
+def test_a_table_with_other_partition_columns_is_refused(tmp_path, kind):
+    """With both lists; the order of columns does not matter, and without a list any are taken."""
+    path = str(tmp_path / "out")
+    kind(path, PAYMENTS, partition_by=["text", "n"]).write(payments({1: ("a", 1)}))
+    kind(path, PAYMENTS, partition_by=["n", "text"])
+    kind(path, PAYMENTS)
+    with pytest.raises(TableUnusable, match="partitioned by text, n, and output_partition_by is n"):
+        kind(path, PAYMENTS, partition_by="n")
+    plain = str(tmp_path / "plain")
+    kind(plain, PAYMENTS).write(payments({1: ("a", 1)}))
+    with pytest.raises(TableUnusable, match="it has no partition columns, and output_partition_by"):
+        kind(plain, PAYMENTS, partition_by="n")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["day"], "day.*the table has no such column: give some of text, n, _topic"),
+        (["n", "n"], "give each column once"),
+        (["tags"], "tags.*has the type list"),
+        ([7], "give names of columns"),
+        (7, "give names of columns"),
+    ],
+)
+def test_columns_that_cannot_partition_are_refused(tmp_path, given, words):
+    """Before anything is written."""
+    schema = pa.schema([*PAYMENTS, ("tags", pa.list_(pa.string()))])
+    with pytest.raises(InvalidOption, match=words) as refused:
+        OutputTable(str(tmp_path / "out"), schema, partition_by=given)
+    assert str(refused.value).startswith("option output_partition_by")
+
+
+@pytest.mark.parametrize("place", ["kafka:t", print])
+def test_only_tables_are_partitioned(place):
+    """A topic has partitions of its own, and a function writes what it likes."""
+    with pytest.raises(InvalidOption, match=r"output_partition_by.*give a path as output"):
+        open_output(place, "append", SCHEMA, OPTIONS, None, partition_by="text")
+
+
+def test_a_clustered_table_is_appended_to_and_not_merged_into(tmp_path, monkeypatch):
+    """Also by many rows at once, which deltalake writes elsewhere: it does not write here."""
+    path = tmp_path / "out"
+    clustered(path, pa.schema([*SCHEMA, *OutputTable.beside]))
+    table = OutputTable(str(path), SCHEMA)
+    table.write(outputs({1: ["a"]}, "run-0"))
+    monkeypatch.setattr("commits.table_appender._LARGE", 1)
+    table.write(outputs({2: ["b"]}, "run-1"))
+    assert lying(path) == [(1, "a"), (2, "b")]
+    merged = tmp_path / "merged"
+    clustered(merged, pa.schema([*SCHEMA, *MergeTable.beside]))
+    with pytest.raises(TableUnusable, match=r"feature clustering.*output_mode='append'"):
+        MergeTable(str(merged), SCHEMA)

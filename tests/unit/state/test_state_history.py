@@ -470,7 +470,8 @@ def test_history_is_a_number_of_changes(tmp_path: Path) -> None:
             "commitTable": str(tmp_path / "commits"),
         }
     )  # fmt: skip
-    consumer: Any = SimpleNamespace(options=options, spark=None)
+    subscription = SimpleNamespace(options=options, spark=None)
+    consumer: Any = SimpleNamespace(_subscription=subscription, _page=None)
 
     def made(**more: Any) -> int:
         query = CooperativeConsumer.foreach_with_state(
@@ -493,14 +494,14 @@ def test_changes_are_written_beside_a_removal_of_others(
     """The removals come between the opening of the table and the write, which goes on behind."""
     many(job, "one", 20, 5)
     changelog, removals = job.changelog, [10, 15]
-    write = DiskFiles.write
+    create = DiskFiles.create
 
-    def late(*args: Any) -> None:
+    def late(*args: Any) -> bool:
         while removals:
             Changelog(changelog.path).trim(ORIGIN, removals.pop(0), changelog.version)
-        write(*args)
+        return create(*args)
 
-    monkeypatch.setattr(DiskFiles, "write", late)
+    monkeypatch.setattr(DiskFiles, "create", late)
     before = changelog.version
     many(job, "two", 3, 5)
     assert not removals

@@ -144,6 +144,28 @@ def test_a_state_over_committed_records_is_an_explicit_choice(group: Group) -> N
     assert group.begin().id == group.state().id
 
 
+def test_a_state_of_another_commit_table_is_refused(group: Group) -> None:
+    """Its changes would not count, without a word; a table without changes is taken."""
+    group.begin("empty")
+    changelog = group.state()
+    changelog.belong_to("c/g")
+    row = dict.fromkeys(changelog.schema.changelog.names)
+    row |= {"_topic_id": "t", "_partition": 0, "_offset": 5, "_commit": "of another table"}
+    row |= {"key": b"k", "value": 7, "key_hash": 1}
+    known = {name: value for name, value in row.items() if name in changelog.schema.changelog.names}
+    changelog.append(pa.Table.from_pylist([known], changelog.schema.changelog))
+    other = Group(group.folder / "moved")
+    moved = Changelog(changelog.path, LONG)
+    with pytest.raises(GroupRefused, match="has changes by commits that this commit table does"):
+        begin_with_state(other.store, "g", "c", "m", moved)
+    assert other.note == StateNote()
+    begin_with_state(other.store, "g", "c", "m", Changelog(f"{group.folder}/empty", LONG))
+    other = Group(group.folder / "switched")
+    other.switch()
+    begin_with_state(other.store, "g", "c", "m", moved)
+    assert other.note.id == moved.id
+
+
 def test_a_state_over_another_consumers_offsets_is_an_explicit_choice(group: Group) -> None:
     """A start at the group's offset in Kafka is noted, as it looks like any other one later."""
     note_start_elsewhere(group.store, "g")
@@ -206,6 +228,16 @@ def test_a_table_that_another_member_creates_meanwhile_is_compared(
     monkeypatch.setattr(Changelog, "create", late)
     with pytest.raises(TableUnusable, match="its values are int64, not string"):
         begin_with_state(group.store, "g", "c", "m", text)
+
+
+def test_a_table_that_another_group_creates_meanwhile_is_refused(group: Group) -> None:
+    """Two groups were given one path, and start for the first time."""
+    mine, theirs = group.state(), group.state(schema=StateSchema(pa.string()))
+    mine.belong_to("c/g")
+    theirs.belong_to("c/other")
+    theirs.create()
+    with pytest.raises(TableUnusable):
+        mine.create()
 
 
 def test_of_two_that_note_at_the_same_time_one_begins(

@@ -53,7 +53,7 @@ def begin(job: Job, log: StateLog | None = None) -> Any:
         options=SimpleNamespace(group_id="g", ordering_key=None),
         cluster=SimpleNamespace(cluster_id="c"),
         store=job.store, topic_ids={"t": ORIGIN.topic_id}, owned={PLACE: owned},
-        check=lambda within: None,
+        proof=SimpleNamespace(check=lambda within: None),
         begin_with_state=lambda found: begin_with_state(job.store, "g", "c", "m", found),
     )  # fmt: skip
     log = log or StateLog(job.changelog.path, job.changelog.schema)
@@ -270,7 +270,7 @@ def test_a_snapshot_that_outlives_its_epoch_changes_nothing(job: Job, *, is_late
             raise FencedMember("g", "m", None, None, "the epoch is over")
 
     log._changelog.write_snapshot = slow  # type: ignore[method-assign]
-    assignment.check = check
+    assignment.proof.check = check
     with pytest.raises(FencedMember):
         log.snapshot(assignment, PLACE)
     assert values(job) == {"b": 10, "c": 10} | ({} if is_late else {"a": 1})

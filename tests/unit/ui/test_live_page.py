@@ -25,14 +25,17 @@ from coopconsume.admin.offsets.status import PartitionStatus, times_of
 from coopconsume.admin.overview import ClaimOverview
 from coopconsume.admin.overview.build import GroupFacts, build
 from coopconsume.admin.overview.reader import GroupReading
+from coopconsume.admin.overview.watch import GroupWatch, View, Watches
 from coopconsume.admin.pictures import OffsetState
 from coopconsume.cli import main
-from coopconsume.errors import InvalidOption, PageUnavailable
+from coopconsume.errors import AlreadyClosed, InvalidOption, PageUnavailable
 from coopconsume.kafka.coordinator import KafkaGroup
 from coopconsume.kafka.parked_keys import BehindParked
+from coopconsume.monitoring.pace import Sample
+from coopconsume.options import Options
+from coopconsume.ui.app import _decision
 from coopconsume.ui.content import group_content, partition_content
-from coopconsume.ui.page import LivePage
-from coopconsume.ui.watch import GroupWatch, Sample, View, Watches
+from coopconsume.ui.page import LivePage, PageOnDemand
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 
 HALF, TOP = 2**62, 2**63 - 1
 PATIENCE = 100.0
+LETTER = {"topic": "t", "partition": 0, "offset": 5, "commit": "c"}
 
 
 @pytest.fixture
@@ -152,6 +156,10 @@ def test_requests_that_change_something_need_the_secret_and_the_switch(page: Liv
     [
         "", "[]", '{"action": "replay"}', '{"action": "delete", "letters": [1]}',
         '{"action": "replay", "letters": []}', '{"action": "replay", "letters": [{"topic": "t"}]}',
+        json.dumps({"action": "replay", "letters": [LETTER | {"topic": None}]}),
+        json.dumps({"action": "replay", "letters": [LETTER | {"commit": 7}]}),
+        json.dumps({"action": "replay", "letters": [LETTER], "reason": ["no"]}),
+        json.dumps({"action": "replay", "letters": [LETTER], "by": 5}),
     ],
 )  # fmt: skip
 def test_an_unknown_decision_is_refused(nowhere: dict[str, str], body: str) -> None:
@@ -165,11 +173,20 @@ def test_an_unknown_decision_is_refused(nowhere: dict[str, str], body: str) -> N
         assert (status, "replay or discard" in answer) == (400, True)
 
 
+def test_null_is_no_reason_and_no_name() -> None:
+    """They are kept with the decision as nobody has written them."""
+    body = {"action": "replay", "letters": [LETTER]}
+    nothing = {"name": None, "reason": ""}
+    assert _decision(body)[3] == _decision(body | {"reason": None, "by": None})[3] == nothing
+    said = _decision(body | {"reason": "asked for", "by": "ana"})[3]
+    assert said == {"name": "ana", "reason": "asked for"}
+
+
 def test_a_broker_that_does_not_answer_is_an_error_on_the_page(
     page: LivePage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The page itself is served, and its data say what is wrong."""
-    monkeypatch.setattr("coopconsume.kafka.cluster._CONNECT_MS", 500)
+    monkeypatch.setattr("coopconsume.kafka.calls._CONNECT_MS", 500)
     client = Client(page)
     status, _, body = client.ask("/api/groups", Cookie=client.cookie())
     assert (status, "127.0.0.1:1" in json.loads(body)["error"]) == (503, True)
@@ -209,6 +226,36 @@ def test_a_closed_page_frees_its_port(nowhere: dict[str, str]) -> None:
         assert Client(page).ask("/")[0] == 401
     with pytest.raises(InvalidOption):
         LivePage(nowhere | {"slots": "none"})
+
+
+def test_a_consumer_has_one_page_which_starts_when_it_is_asked_for(nowhere: dict[str, str]) -> None:
+    """None starts once the consumer begins to close; its dead letters are those of the query."""
+    given = {**nowhere, "kafka.group.id": "g", "deadLetter": "/of/the/consumer"}
+    options, closing = Options.parse(given), threading.Event()
+    on_demand = PageOnDemand({**given, "DeadLetter": "/x"}, options, None, closing)
+    with on_demand:
+        found = on_demand.get("/of/the/query")
+        assert on_demand.get(None) is found
+        assert found.is_open
+    assert not found.is_open
+    closing.set()
+    with pytest.raises(AlreadyClosed):
+        on_demand.get(None)
+
+
+def test_prometheus_gets_metrics_for_the_token(nowhere: dict[str, str]) -> None:
+    """As it sends a token, and nothing else for it; a browser with the cookie sees them, too."""
+    with LivePage(nowhere, "shop") as page:
+        client = Client(page)
+        bearer = f"Bearer {client.token}"
+        assert client.ask("/metrics")[0] == 401
+        assert client.ask("/metrics", Authorization=f"{bearer}x")[0] == 401
+        assert client.ask("/metrics", Authorization=f"Basic {client.token}")[0] == 401
+        status, headers, text = client.ask("/metrics", Authorization=bearer)
+        assert (status, headers["Content-Type"].partition(";")[0]) == (200, "text/plain")
+        assert 'coopconsume_exporter_age_seconds{group="shop"}' in text
+        assert client.ask("/api/session", Authorization=bearer)[0] == 401
+        assert client.ask("/metrics", Cookie=client.cookie())[0] == 200
 
 
 def test_a_missing_package_is_named(nowhere: dict[str, str]) -> None:
@@ -271,6 +318,7 @@ def test_the_status_has_what_the_page_shows(two: GroupReading) -> None:
         [{"owner": 0, "letter": "A"}, "a"], [{"owner": 1, "letter": "B"}, "b"],
     ]  # fmt: skip
     assert (found["owners"], found["claims"]["rows"]) == (["a", "b"], [])
+    assert found["workers"] == 0  # Kafka lists neither
     zero, one = found["partitions"]
     assert zero == ["t", 0, OffsetState.PARKED, 16, [[0, 0, 5_000], [1, 5_000, 10_000]]]
     assert one == ["t", 1, OffsetState.DONE, 0, [[1, 0, 10_000]]]
@@ -280,15 +328,70 @@ def test_the_status_has_what_the_page_shows(two: GroupReading) -> None:
     (blocker,) = found["blockers"]["rows"]
     assert blocker[:5] == ["t-0", "1", "parked", "hash 7", "3"]
     assert (found["oldest"]["partition"], found["oldest"]["attempts"]) == ("t-0", 3)
+    # The pending record waits behind the parked one: their key is blocked once.
+    assert found["blockedPlaces"] == [{"topic": "t", "partition": 0, "offset": 1}]
     assert found["series"] == [[1.0, 2, 3.0, 4.0, 5]]
     # One sample has no rate, and Kafka lists no member that could work.
     assert found["pace"] is None
     verdict = found["verdict"]
     assert (verdict["level"], verdict["reason"]) == ("action", "nobody")
-    assert verdict["sentence"].startswith(
-        "Nobody works on this group: 16 records wait, last commit"
+    assert re.fullmatch(
+        r"Nobody has worked on this group since [-: 0-9]+ UTC: 16 records wait", verdict["sentence"]
     )
     assert [one["reason"] for one in verdict["others"]] == ["decision"]
+
+
+def test_each_blocked_key_has_the_records_behind_it_and_the_command_that_decides(
+    two: GroupReading,
+) -> None:
+    """The lowest failed record of a key blocks it; parked ones come first."""
+    zero, one = two.overview.partitions
+    pending = {
+        5: Pending(5, 7, 3, PARKED_MS, "no"), 8: Pending(8, 7, 1, 5, "behind the parked one"),
+        6: Pending(6, 9, 4, 5, "again", key="k"), 9: Pending(9, 9, 1, 5, "behind it"),
+        3: Pending(3, 8, 1, PARKED_MS, "none behind"), 4: Pending(4, None, 1, 5, "no hash"),
+        2: Pending(2, None, 1, 5, "no hash"),
+    }  # fmt: skip
+    behind = BehindParked(12, is_all=False, keys={7: 12})
+    blocked = replace(zero, pending=pending, stable_offset=2, behind_parked=behind, topic="a b")
+    placed = with_partitions(two, [blocked, one])
+    placed = replace(placed, overview=replace(placed.overview, place="--commit-table /c"))
+    content = group_content(View(placed, 1.0))
+    rows = {row[0]: row[1:] for row in content["blockedKeys"]["rows"]}
+    assert list(rows) == ["a b-0@5", "a b-0@3", "a b-0@6", "a b-0@2", "a b-0@4"]
+    assert [place["offset"] for place in content["blockedPlaces"]] == [5, 3, 6, 2, 4]
+    assert content["blockedCount"] == 5
+    assert rows["a b-0@5"][:5] == ["hash 7", "parked", "at least 12", "3", "-"]
+    assert rows["a b-0@3"][2] == "at least 0"
+    assert rows["a b-0@6"][:6] == ["k", "pending", "-", "4", "0 s", "again"]
+    place = "g --topic 'a b' --partition 0 --offset"
+    assert rows["a b-0@5"][-1] == f"coopconsume records retry {place} 5 --commit-table /c"
+    assert rows["a b-0@6"][-1] == f"coopconsume records retry {place} 6 --commit-table /c"
+    many = {o: Pending(o, o, 1, 5, "e" * 900) for o in range(10, 1_000)}
+    content = group_content(View(with_partitions(two, [replace(zero, pending=many)]), 1.0))
+    assert (content["blockedCount"], len(content["blockedPlaces"])) == (990, 200)
+    assert len(json.dumps(content["blockedKeys"])) < 100_000
+
+
+def test_blocked_keys_are_found_once_for_each_reading(two: GroupReading) -> None:
+    """A page asks every two seconds, and hundreds of thousands of records may have failed."""
+    zero, _ = two.overview.partitions
+
+    class Counted(dict[int, Pending]):
+        asked = 0
+
+        def values(self):
+            self.asked += 1
+            return super().values()
+
+    failed = {o: Pending(o, o % 7, 1, 5, "no") for o in reversed(range(100))}
+    pending = Counted(failed)
+    found = with_partitions(two, [replace(zero, pending=pending)])
+    assert found.blocked.count == 7
+    asked = pending.asked
+    assert found.blocked.count == 7
+    assert pending.asked == asked
+    assert [record.offset for _, record in found.blocked.first] == [*range(7)]
 
 
 def test_the_time_until_all_is_done_is_that_of_the_last_half_minute(two: GroupReading) -> None:
@@ -483,7 +586,7 @@ def test_the_end_of_all_waits_for_a_reading_that_has_begun() -> None:
         def close(self) -> None:
             ended.append(2)
 
-    watches = Watches(lambda _: Slow(), 60.0, "g")
+    watches = Watches(lambda _: Slow(), 60.0, ["g"])
     watch = watches.of("g")
     assert watch is not None
     ready.set()
@@ -495,7 +598,7 @@ def test_groups_that_do_not_exist_take_no_place(two: GroupReading) -> None:
     """There is a limit, and it concerns names that somebody still asks for."""
     source = Source(two)
     source.turn.release(10_000)
-    watches = Watches(source, 60.0, "always")
+    watches = Watches(source, 60.0, ["always"])
     names = [f"g{i}" for i in range(30)]
     assert [watches.of(name) is not None for name in names].count(True) == 19
     assert watches.of("always") is not None

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: The kinds of runners, by the function that runs the rows of a slot.
+#: The kinds of runners, by their classes.
 RUNNERS = {
-    "run_serial": "plain",
-    "run_threads": "threads",
-    "run_coroutines": "coroutines",
-    "run_frames": "frames",
+    "SerialRunner": "plain",
+    "ThreadRunner": "threads",
+    "AsyncRunner": "coroutines",
+    "FrameRunner": "frames",
 }
 #: Those that call ordinary functions.
 PLAIN = ("plain", "threads", "frames")

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from coopconsume.record import RetryPolicy
 from coopconsume.worker.rate_limit import Rates
-from coopconsume.worker.report import FILTERED, BatchSpec, PartitionWork, unpack_offsets
+from coopconsume.worker.report import FILTERED, BatchSpec, PartitionWork, QueryIds, unpack_offsets
+from coopconsume.worker.runner import Runner
 from coopconsume.worker.slot import SlotRunner
 
 #: How handlers run: in the task's thread, on threads, as coroutines.
@@ -114,7 +115,9 @@ def prepared(handler, rows, work=None, concurrency=1, ordering="key", **more):
         channel=more.pop("channel", None),
         has_ordering_keys=more.pop("has_ordering_keys", False),
         filters=more.get("filtered") is not None, decoding=more.pop("decoding", None),
-        state=more.pop("state", None),
+        state=more.pop("state", None), log_lines=more.pop("log_lines", 0),
+        shown_lines=more.pop("shown_lines", 0),
+        has_spans=more.pop("has_spans", False), query=more.pop("query", QueryIds()),
     )  # fmt: skip
     columns = [
         [r[0] for r in rows], [r[1] for r in rows],
@@ -137,6 +140,43 @@ def prepared(handler, rows, work=None, concurrency=1, ordering="key", **more):
     schema, size = options.pop("schema", None), options.pop("batch_rows", 4)
     runner = SlotRunner(spec, handler, options.pop("policy", RETRIES_LATER), schema, **options)
     return runner, [batch.slice(i, size) for i in range(0, batch.num_rows, size)]
+
+
+def reporters_of(slot):
+    """A list that gets the reporter of a slot once its handlers may start."""
+    found, begin = [], slot._begin
+
+    def begin_and_note(*arguments):
+        found.append(arguments[-1])
+        return begin(*arguments)
+
+    slot._begin = begin_and_note
+    return found
+
+
+class Scheduled(Runner):
+    """The runner of a scheduler that a test works by itself."""
+
+    def __init__(self, scheduler):
+        self.scheduler = scheduler
+
+    def run(self, batches):
+        """The test does that."""
+
+    def flush(self):
+        self.scheduler.flush()
+
+    def at_work(self):
+        return self.scheduler.at_work()
+
+    def queued(self):
+        return self.scheduler.queued()
+
+    def give_back(self):
+        self.scheduler.give_back(0.0)
+
+    def leave_withheld(self, now):
+        self.scheduler.leave_withheld(now)
 
 
 def done(report, part=0):

@@ -21,7 +21,9 @@ from tests.unit.worker.slot_harness import (
     Together,
     done,
     held_up,
+    in_way,
     prepared,
+    reporters_of,
     run,
 )
 
@@ -174,7 +176,7 @@ def test_a_full_queue_takes_a_row_at_once_if_others_cannot_start(full, way, why)
         if is_first and is_retry:
             raise Retry(after=PATIENCE / 2)
         if is_first and leaves:
-            waits[0]._outcome.withhold(1, {0: [(one, one) for one in hashes]})
+            reporters[0].withhold(1, {0: [(one, one) for one in hashes]})
 
     def plain(record):
         asyncio.run(coroutine(record))
@@ -183,6 +185,7 @@ def test_a_full_queue_takes_a_row_at_once_if_others_cannot_start(full, way, why)
         plain if way == "threads" else coroutine, rows,
         concurrency=60 if why == "all have begun" else 2, batch_rows=51, batch_time=PATIENCE,
     )  # fmt: skip
+    reporters = reporters_of(slot)
 
     def watched():
         yield batches[0]
@@ -201,13 +204,16 @@ def test_a_full_queue_takes_a_row_at_once_if_a_rate_holds_back_the_others(full, 
 
     def handler(record):
         if record.offset == 50:
-            outcome = waits[0]._outcome
-            with outcome.lock:
-                outcome.give_back()
+            with waits[0]._outcome.lock:
+                reporters[0]._runner.give_back()
 
-    report = run(
-        handler, rows, way=way, rates=Rates(per_share=0.001), batch_rows=51, batch_time=PATIENCE
-    )
+    handler, concurrency = in_way(way, handler)
+    slot, batches = prepared(
+        handler, rows, concurrency=concurrency, rates=Rates(per_share=0.001), batch_rows=51,
+        batch_time=PATIENCE,
+    )  # fmt: skip
+    reporters = reporters_of(slot)
+    report = slot.run(3, batches)
     assert [done(report, part) for part in (0, 1)] == [[0], [50]]
 
 

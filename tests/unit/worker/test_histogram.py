@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from types import SimpleNamespace
 
@@ -12,13 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coopconsume.record import Retry
-from coopconsume.worker import slot, time_box
+from coopconsume.worker import row_progress, time_box
 from coopconsume.worker.channel.messages import decode_report, encode_report
 from coopconsume.worker.channel.wire import Identity
 from coopconsume.worker.frame_runner import FrameHandler
 from coopconsume.worker.histogram import BOUNDS, Histogram
-from coopconsume.worker.report import PartitionWork, SlotReport, pack_times, unpack_times
-from tests.unit.worker.slot_harness import WAYS, done, prepared, run
+from coopconsume.worker.report import PartitionWork, SlotEnd, SlotReport, pack_times, unpack_times
+from coopconsume.worker.reporter import SlotReporter
+from coopconsume.worker.serial_runner import SerialRunner
+from tests.unit.worker.slot_harness import PATIENCE, WAYS, done, prepared, run
 
 KNOWN = st.integers(0, 2**50 - 1)
 SECONDS = st.floats(-5, 1e9, allow_nan=False) | st.sampled_from(BOUNDS)
@@ -117,6 +120,35 @@ def test_a_slot_counts_the_starts_of_first_attempts(way):
     assert unpack_times(report.partitions[1].times).to_pylist() == [1_007]
 
 
+@pytest.mark.parametrize("way", [*WAYS, "frames"])
+def test_a_call_after_one_that_does_not_count_is_no_start(way):
+    """In a later batch: 9 has failed so."""
+    work = {0: PartitionWork(((0, 99),), {9: 0}), 1: PartitionWork(((0, 99),))}
+    if way == "frames":
+        report = run(FrameHandler(lambda frame: None, 1), ROWS, work=work)
+    else:
+        report = run(lambda record: None, ROWS, work=work, way=way)
+    assert report.stats.starts.count == report.stats.handled - 1 == 4
+
+
+def test_a_call_after_one_that_does_not_count_is_no_start_in_the_same_batch_either():
+    """It has the number of a first attempt; another record is at work until it is made."""
+    attempts, again = [], threading.Event()
+
+    def handler(record):
+        if record.offset == 6:
+            assert again.wait(PATIENCE)
+            return
+        attempts.append(record.attempt)
+        if len(attempts) == 1:
+            raise Retry(0.0, counts=False)
+        again.set()
+
+    report = run(handler, [(0, 5, b"a"), (0, 6, b"b")], concurrency=4)
+    assert attempts == [1, 1]
+    assert report.stats.starts.count == report.stats.handled - 1 == 2
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_slot_counts_the_time_of_each_handler_call(way):
     """Those that fail, too; what is not called does not count."""
@@ -154,18 +186,19 @@ def test_calls_of_a_plain_handler_last_until_the_next_one(monkeypatch):
     """Each is in one report: those that have ended, in the progressive one; then the rest."""
     now, cut = [0.0], []
     clock = SimpleNamespace(monotonic=time.monotonic, time=lambda: now[0])
-    monkeypatch.setattr(slot, "time", clock)
+    monkeypatch.setattr(row_progress, "time", clock)
     seconds = [0.0, 2**-11, 0.75, 2**-12, 3.0, 7.0]  # Exact as floats.
 
     def handler(record):
         if record.offset == 4:
-            cut.append(outcome.take_report(1))
+            cut.append(SlotReporter(outcome, serial).take_report(1))
         now[0] += seconds[record.offset]
 
     rows = [(0, o, b"%d" % o) for o in range(6)]
     runner, batches = prepared(handler, rows, batch_rows=3)
     outcome = runner._outcome(3)
-    slot.run_serial(batches, handler, outcome, time_box.TimeBox(outcome.spec, Journal()))
+    serial = SerialRunner(handler, outcome, time_box.TimeBox(outcome.spec, Journal()))
+    serial.run(batches)
 
     def counts(times):
         found = Histogram()
@@ -174,7 +207,7 @@ def test_calls_of_a_plain_handler_last_until_the_next_one(monkeypatch):
         return found
 
     assert cut[0].stats.calls == counts(seconds[:4])
-    assert outcome.close().stats.calls == counts(seconds[4:])
+    assert outcome.close(SlotEnd()).stats.calls == counts(seconds[4:])
 
 
 def test_calls_that_take_microseconds_are_timed_in_blocks(monkeypatch):
@@ -185,19 +218,20 @@ def test_calls_that_take_microseconds_are_timed_in_blocks(monkeypatch):
         reads.append(now[0])
         return now[0]
 
-    monkeypatch.setattr(slot, "time", SimpleNamespace(monotonic=time.monotonic, time=read))
+    monkeypatch.setattr(row_progress, "time", SimpleNamespace(monotonic=time.monotonic, time=read))
 
     def handler(record):
         if record.offset == 70:
-            cut.append(outcome.take_report(1))
+            cut.append(SlotReporter(outcome, serial).take_report(1))
         now[0] += 3.0 if record.offset == 90 else 2**-20
 
     rows = [(0, o, b"%d" % o) for o in range(160)]
     runner, batches = prepared(handler, rows, batch_rows=64)
     outcome = runner._outcome(3)
-    slot.run_serial(batches, handler, outcome, time_box.TimeBox(outcome.spec, Journal()))
+    serial = SerialRunner(handler, outcome, time_box.TimeBox(outcome.spec, Journal()))
+    serial.run(batches)
     assert 64 + 4 + 32 <= len(reads) < 160 - 40, "the second batch is fast, the third is not"
-    early, late = cut[0].stats, outcome.close().stats
+    early, late = cut[0].stats, outcome.close(SlotEnd()).stats
     assert early.calls.count + late.calls.count == 160
     assert early.starts.count + late.starts.count == 160
     assert late.calls.counts[bucket_of(3.1)] == 1
@@ -211,7 +245,7 @@ def test_a_slot_that_stood_still_looks_at_its_lease_before_it_starts_more(
     """The thread that keeps the lease comes to it later. Fast calls are in blocks of 16."""
     now, started = [1e9], []
     clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0])
-    for module in (slot, time_box):
+    for module in (row_progress, time_box):
         monkeypatch.setattr(module, "time", clock)
 
     def handler(record):
@@ -223,10 +257,10 @@ def test_a_slot_that_stood_still_looks_at_its_lease_before_it_starts_more(
     outcome = runner._outcome(3)
     box = time_box.TimeBox(outcome.spec, Journal())
     box.may_start = lambda at: at < 1e9 + 5.0
-    slot.run_serial(batches, handler, outcome, box)
+    SerialRunner(handler, outcome, box).run(batches)
     assert 100 <= started[-1] <= 100 + most
     assert box.stopped == "lease"
-    report = outcome.close()
+    report = outcome.close(SlotEnd())
     assert report.partitions[0].resume == started[-1] + 1
     assert done(report) == started
 

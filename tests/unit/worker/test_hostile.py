@@ -23,6 +23,7 @@ from coopconsume.record import RetryPolicy
 from coopconsume.runtime.plan import Limits, plan_batch
 from coopconsume.runtime.settle.crashes import AtWork, Crashes
 from coopconsume.worker.frame_runner import FrameHandler
+from coopconsume.worker.runner import Runner
 from tests.partitions import make_partition
 from tests.unit.worker.hostile import ATTEMPTS, HOSTILE, LIMIT, RUNNERS, Attack
 from tests.unit.worker.slot_harness import prepared
@@ -30,8 +31,6 @@ from tests.unit.worker.slot_harness import prepared
 #: Of the slot, by key in turn; and the hostile one.
 COUNT, KEYS, BAD = 16, 4, 5
 ROWS = [(0, o, b"%d" % (o % KEYS)) for o in range(COUNT)]
-#: Of the functions that run the rows of a slot.
-ARGUMENTS = ["batches", "handler", "outcome", "time_box"]
 #: Of ``prctl``: the signal that a process gets when its parent ends.
 _PDEATHSIG = 1
 POLICY = RetryPolicy(max_attempts=ATTEMPTS, backoff=0.01, jitter=0)
@@ -195,8 +194,8 @@ def test_every_runner_is_attacked():
         if module.name.endswith(".daemon"):
             continue
         for name, one in vars(importlib.import_module(module.name)).items():
-            is_ours = inspect.isfunction(one) and one.__module__ == module.name
-            if is_ours and list(inspect.signature(one).parameters)[:4] == ARGUMENTS:
+            is_runner = inspect.isclass(one) and issubclass(one, Runner)
+            if is_runner and not inspect.isabstract(one):
                 found.add(name)
     assert found == RUNNERS.keys()
     assert {kind for hostile in HOSTILE.values() for kind in hostile.kinds} == set(RUNNERS.values())

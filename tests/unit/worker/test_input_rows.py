@@ -11,7 +11,7 @@ from coopconsume.record import RetryPolicy
 from coopconsume.worker.input_rows import wanted_rows
 from coopconsume.worker.outcome import TaskOutcome
 from coopconsume.worker.report import BatchSpec, PartitionWork
-from coopconsume.worker.slot import done_rows
+from coopconsume.worker.row_progress import done_rows
 from tests.unit.worker.slot_harness import NAMES, TYPES
 
 PARTS = 4
@@ -60,9 +60,11 @@ def test_done_rows_are_noted_by_partition(rows, skipped):
         headers=False,
     )  # fmt: skip
     outcome = TaskOutcome(spec, 0, RetryPolicy(), None, dead_letters=False)
-    done_rows(outcome, batch_of(rows), sorted(n for n in skipped if n < len(rows)))
-    for part, chunks in outcome.done.items():
-        found = [row for chunk in chunks for row in zip(*chunk.to_pydict().values(), strict=True)]
+    done_rows(outcome.draft, batch_of(rows), sorted(n for n in skipped if n < len(rows)))
+    for part, draft in outcome.draft.partitions.items():
+        found = [
+            row for chunk in draft.done for row in zip(*chunk.to_pydict().values(), strict=True)
+        ]
         assert found == [
             (offset, n) for n, (of, offset) in enumerate(rows) if of == part and n not in skipped
         ]

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -14,9 +15,10 @@ import pytest
 from coopconsume.record import Record, Reject, Retry, RetryPolicy
 from coopconsume.worker.crash_journal import CrashJournal
 from coopconsume.worker.report import PartitionWork, pack_offsets, unpack_offsets
+from coopconsume.worker.reporter import SlotReporter
 from coopconsume.worker.slot import current_slot, resolve_handler
 from coopconsume.worker.time_box import TimeBox
-from tests.unit.worker.slot_harness import WAYS, Together, done, in_way, prepared, run
+from tests.unit.worker.slot_harness import WAYS, Scheduled, Together, done, in_way, prepared, run
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -225,18 +227,19 @@ def test_output_rows_carry_their_origin():
 def test_a_call_is_as_old_as_the_first_look_at_it():
     """Of several calls the oldest counts; one that has ended and runs again is young."""
     slot, _ = prepared(lambda record: None, [(0, 0, b"k"), (1, 0, b"k")])
-    outcome, at_work = slot._outcome(3), []
-    outcome.at_work = lambda: at_work
-    assert outcome.oldest_call(1.0) is None
+    at_work = []
+    scheduler = SimpleNamespace(flush=lambda: None, at_work=lambda: at_work)
+    reporter = SlotReporter(slot._outcome(3), Scheduled(scheduler))
+    assert reporter.oldest_call(1.0) is None
     at_work.append((0, 5, 77))
-    assert outcome.oldest_call(2.0) == (0, 5, 0.0)
+    assert reporter.oldest_call(2.0) == (0, 5, 0.0)
     at_work.append((1, 9, 78))
-    assert outcome.oldest_call(5.0) == (0, 5, 3.0)
-    assert outcome.oldest_call(6.0) == (0, 5, 4.0)
+    assert reporter.oldest_call(5.0) == (0, 5, 3.0)
+    assert reporter.oldest_call(6.0) == (0, 5, 4.0)
     del at_work[0]
-    assert outcome.oldest_call(7.0) == (1, 9, 2.0)
+    assert reporter.oldest_call(7.0) == (1, 9, 2.0)
     at_work.append((0, 5, 77))
-    assert outcome.oldest_call(8.0) == (1, 9, 3.0)
+    assert reporter.oldest_call(8.0) == (1, 9, 3.0)
 
 
 @pytest.mark.parametrize("name", ["nowhere", "os:nothing", "no_such_module:f", ":f"])
@@ -257,16 +260,24 @@ def test_offsets_travel_unchanged(offsets):
 
 
 def test_a_worker_needs_pyarrow_alone():
-    """What tasks import loads neither Spark nor a client nor numpy, and works without them."""
+    """What tasks import loads neither Spark nor a client nor numpy, and works without them.
+
+    Without coroutines and exporters of spans, their modules are not loaded either.
+    """
     heavy = ["deltalake", "kafka", "numpy", "pandas", "pyroaring", "pyspark", "rich", "xxhash"]
     program = f"""
 import sys
 for name in {heavy}: sys.modules[name] = None
-import coopconsume.worker.slot, coopconsume.record, coopconsume.testing.history
+import coopconsume.worker.slot, coopconsume.worker.open_handlers
+assert not sys.modules.keys() & {{"asyncio", "importlib.metadata"}}
+import coopconsume.record, coopconsume.testing.history
 import coopconsume.worker.channel.client, coopconsume.worker.left_report
 import coopconsume.worker.realtime.slot, coopconsume.worker.realtime.fetch_server
 import coopconsume.worker.async_runner, coopconsume.worker.frame_runner
 import coopconsume.worker.thread_runner, coopconsume.worker.output_rows
 from coopconsume import Record, Reject, Retry, RetryPolicy, current_slot
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=600)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr

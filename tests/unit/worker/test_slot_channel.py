@@ -26,9 +26,11 @@ from coopconsume.worker.host_locks import DriverLock, this_host
 from coopconsume.worker.input_rows import InputRow
 from coopconsume.worker.key_scheduler import KeyScheduler
 from coopconsume.worker.rate_limit import Rates
-from coopconsume.worker.report import unpack_offsets
+from coopconsume.worker.realtime.slot_reading import SlotReading
+from coopconsume.worker.report import SlotEnd, unpack_offsets
+from coopconsume.worker.reporter import SlotReporter
 from coopconsume.worker.time_box import OUTLIVED, TimeBox
-from tests.unit.worker.slot_harness import PATIENCE, WAYS, done, in_way, prepared
+from tests.unit.worker.slot_harness import PATIENCE, WAYS, Scheduled, done, in_way, prepared
 
 FOUR_WAYS = [*WAYS, "frames"]
 SECRET = b"s" * 32
@@ -127,6 +129,60 @@ def test_what_is_done_is_reported_while_a_handler_hangs(way):
         every = {one.seq: one for one in [*driver.reports, *report.end.unacknowledged, report]}
         assert sorted(o for one in every.values() for o in done(one)) == list(range(12))
         assert sum(one.stats.handled for one in every.values()) == 12
+
+
+@pytest.mark.parametrize("way", ["threads", "coroutines", "frames"])
+def test_in_real_time_a_slot_without_news_reports_the_next_record_at_once(way):
+    """Its next report would be due in a minute; without news it makes none."""
+    with a_driver(report_every=60.0) as driver:
+        heard, channels, outcomes = [], [], []
+
+        def handler(offset):
+            if offset == 4:
+                heard.append(wait_for(lambda: driver.heard() >= set(range(4))))
+            if offset in (0, 4):
+                channels[0]._cut_at = 0.0
+                channels[0]._wake()
+                heard.append(wait_for(lambda: outcomes[0].on_settled is not None))
+            if offset == 8:
+                heard.append(wait_for(lambda: driver.heard() >= set(range(8))))
+
+        slot, batches = runner(driver, way, handler, ROWS)
+
+        def begin(batches, outcome, time_box, channel, reporter):
+            channels.append(channel)
+            outcomes.append(outcome)
+            channel.begin(reporter, time_box, SlotReading(reporter, channel.report_soon))
+            return batches
+
+        slot._begin = begin
+        slot.run(3, batches)
+        assert heard == [True] * 4
+        assert [one.seq for one in driver.reports][:2] == [1, 2]
+
+
+@pytest.mark.parametrize("way", FOUR_WAYS)
+def test_lines_of_a_call_are_reported_while_it_runs(way):
+    """By a report that has nothing else; each line is in one report."""
+    with a_driver() as driver:
+
+        def lines_of(reports):
+            return [line for one in reports if one.lines for line in one.lines.lines]
+
+        def handler(offset):
+            before = len(driver.reports)
+            sys.stdout.write(f"call for {offset}\n")
+            if offset == 0:
+                assert wait_for(lambda: lines_of(list(driver.reports)))
+                assert all(not one.partitions for one in driver.reports[before:])
+
+        slot, batches = runner(driver, way, handler, ROWS, frame=1, shown_lines=1_000)
+        report = slot.run(3, batches)
+        assert done(report) or driver.heard() == set(range(12))
+        every = {one.seq: one for one in [*driver.reports, *report.end.unacknowledged, report]}
+        lines = lines_of(every.values())
+        assert sorted(one.place.offset for one in lines) == list(range(12))
+        assert all(one.text == f"call for {one.place.offset}" for one in lines)
 
 
 @pytest.mark.parametrize("way", FOUR_WAYS)
@@ -262,7 +318,7 @@ def test_a_relieved_slot_leaves_what_it_would_try_again_to_later_batches(way):
             if offset == 0:
                 raise RuntimeError("planned")
             if offset == 5:
-                assert wait_for(lambda: outcomes[0].report.stats.failures)
+                assert wait_for(lambda: outcomes[0].draft.failures)
                 driver.server.send((0, 3), Frame.RELIEVE)
                 assert wait_for(lambda: any(one.kept for one in driver.reports))
 
@@ -501,11 +557,10 @@ def test_a_slot_that_was_frozen_beyond_its_lease_starts_nothing_more():
 def test_side_by_side_the_clock_decides_before_each_record():
     """The thread that keeps the lease need not have come to it."""
     slot, _ = prepared(None, ROWS)
-    scheduler = KeyScheduler(slot._outcome(3), 0.0)
+    scheduler = KeyScheduler(slot._outcome(3), 0.0, lambda now: now < 5.0)
     for offset in range(3):
         scheduler.admit(InputRow(0, offset, offset, b"k", b"v", 0, ()))
     scheduler.deadline = 100.0
-    scheduler.may_start = lambda now: now < 5.0
     assert scheduler.take(4.9)
     assert not scheduler.is_finished(4.9)
     assert scheduler.take(5.0) is None
@@ -570,19 +625,45 @@ def test_failures_that_are_tried_again_are_counted_although_nothing_was_reported
     slot, _ = prepared(None, ROWS, policy=policy)
     outcome = slot._outcome(3)
     scheduler = KeyScheduler(outcome, 0.0)
+    reporter = SlotReporter(outcome, Scheduled(scheduler))
     scheduler.deadline = 100.0
     for offset in range(3):
         scheduler.admit(InputRow(0, offset, offset, b"k", b"v", 0, ()))
     scheduler.settle(*scheduler.take(0.0), RuntimeError("planned"), 0.1, 0.1)
-    assert outcome.take_report(1) is None
+    assert reporter.take_report(1) is None
     scheduler.settle(*scheduler.take(0.1), None, 0.0, 0.1)
-    chunk = outcome.take_report(1)
+    chunk = reporter.take_report(1)
     assert (chunk.stats.handled, chunk.stats.failures, done(chunk)) == (2, 1, [1])
     scheduler.settle(*scheduler.take(0.4), None, 0.0, 0.4)
     scheduler.settle(*scheduler.take(0.4), None, 0.0, 0.4)
     scheduler.close(0.4)
-    final = outcome.close()
+    final = outcome.close(SlotEnd())
     assert (final.stats.handled, final.stats.failures, done(final)) == (2, 0, [0, 2])
+
+
+def test_who_found_nothing_to_report_hears_of_the_next_record_once():
+    """Done or failed; and not if a report was made meanwhile."""
+    slot, _ = prepared(None, ROWS)
+    outcome, heard = slot._outcome(3), []
+    scheduler = KeyScheduler(outcome, 0.0)
+    reporter = SlotReporter(outcome, Scheduled(scheduler))
+    scheduler.deadline = 100.0
+    for offset in range(4):
+        scheduler.admit(InputRow(0, offset, offset, b"k%d" % offset, b"v", 0, ()))
+
+    def settle(answer=None):
+        scheduler.settle(*scheduler.take(0.0), answer, 0.0, 0.0)
+
+    assert reporter.take_report(1, otherwise=lambda: heard.append(1)) is None
+    settle()
+    settle()
+    assert heard == [1]
+    assert done(reporter.take_report(1, otherwise=lambda: heard.append(2))) == [0, 1]
+    settle()
+    assert done(reporter.take_report(2)) == [2]
+    assert reporter.take_report(3, otherwise=lambda: heard.append(3)) is None
+    settle(RuntimeError("planned"))
+    assert heard == [1, 3]
 
 
 def a_time_box(**more):

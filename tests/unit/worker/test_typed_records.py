@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import random
 from dataclasses import replace
 
 import pyarrow as pa
@@ -11,10 +13,13 @@ import pytest
 from assignors import MAX_KEY_HASH
 from coopconsume.decoding import Decoding
 from coopconsume.decoding import record_decoder as module
-from coopconsume.record import RetryPolicy
+from coopconsume.record import Record, Retry, RetryPolicy
 from coopconsume.state.schema import StateSchema
 from coopconsume.state.slot_state import StateSpec
+from coopconsume.values.callables import parts_of
+from coopconsume.worker import async_runner, handler_logs
 from coopconsume.worker import slot as slot_module
+from coopconsume.worker.handler_logs import RecordLogFilter
 from coopconsume.worker.report import PartitionWork
 from tests.unit.decoding.declared import Order
 from tests.unit.worker.slot_harness import RETRIES_LATER, WAYS, done, in_way, prepared, run
@@ -50,6 +55,121 @@ def test_what_does_not_decode_is_a_dead_letter_at_once(way):
     assert letter.trace == f"coopconsume.errors.{REASON}\n", "no frame says more"
     assert not report.end.fatal
     assert not report.end.error
+
+
+class _Odd(Exception):
+    """An error that raises as it is looked at."""
+
+    @property
+    def __cause__(self):
+        raise RuntimeError("no cause")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_error_of_a_decoder_that_cannot_be_looked_at_costs_its_record(way):
+    """The records before and behind it are handled as ever."""
+
+    def decode(data):
+        if data == VALUES[1]:
+            raise _Odd
+        return data
+
+    seen = []
+    report = run(
+        lambda record: seen.append((record.offset, record.value)), ROWS, way=way, values=VALUES,
+        decoding=Decoding(value=decode), policy=RetryPolicy(max_attempts=1),
+    )  # fmt: skip
+    assert sorted(seen) == [(offset, VALUES[offset]) for offset in (0, 2, 3)]
+    assert [letter.offset for letter in report.dead] == [1]
+    assert not report.end.error
+
+
+class _Proxy:
+    """A handler that has every attribute, as a client of a remote service."""
+
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, record):
+        self.seen.append(record.offset)
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *_: None
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_handler_that_has_every_attribute_is_called_as_it_is(way):
+    """What the library adds to functions is not looked for in it."""
+    handler = _Proxy()
+    assert parts_of(handler) is None
+    report = run(handler, ROWS, way=way, values=VALUES)
+    assert sorted(handler.seen) == done(report) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_null_reaches_a_handler_whose_type_allows_it(way):
+    """It is not decoded; a type that does not allow it has a dead letter."""
+    values, seen = [VALUES[0], None, None, VALUES[3]], []
+
+    def handler(record):
+        seen.append((record.offset, record.key, record.value))
+
+    report = run(handler, ROWS, way=way, values=values, decoding=Decoding("text", Order | None))
+    assert sorted(seen, key=lambda one: one[0]) == [
+        (0, "a", Order(0)), (1, "b", None), (2, "a", None), (3, "b", Order(3)),
+    ]  # fmt: skip
+    assert (done(report), report.dead) == ([0, 1, 2, 3], [])
+    report, seen = handled(way, values=values)
+    assert [offset for offset, *_ in seen] == [0, 3]
+    assert {letter.reason for letter in report.dead} == {
+        "NotDecodable: value: it is null, and Order does not allow None"
+    }
+
+
+def _decoded(data):
+    """A decoder of a user: some of its errors end a loop of Python."""
+    if data == b"stop":
+        raise StopIteration("no order")
+    return data.decode()
+
+
+@pytest.mark.parametrize("ordering", ["key", "unordered"])
+@pytest.mark.parametrize("way", WAYS)
+def test_each_record_has_its_own_fields(way, ordering):
+    """Behind any that do not decode, by key or value, that fail, and that wait behind one."""
+    choice, seen = random.Random(54), {}
+    rows = [(0, n, choice.choice([b"a", b"b", b"c", b"\xff"])) for n in range(200)]
+    values = [choice.choice([b"stop", b"\xff", b"fails", b"v"]) for _ in rows]
+    values = [one if one == b"stop" else b"%s-%d" % (one, n) for n, one in enumerate(values)]
+    headers = [[("n", b"%d" % n)] for n in range(200)]
+
+    def handler(record):
+        seen[record.offset] = record
+        if record.value.startswith("fails") and record.offset > 100:
+            raise Retry
+
+    report = run(
+        handler, rows, way=way, values=values, headers=headers, ordering=ordering,
+        decoding=Decoding("text", _decoded), policy=RETRIES_LATER,
+    )  # fmt: skip
+    letters = {letter.offset: letter for letter in report.dead}
+    failed = {failure.offset for failure in report.partitions[0].failed}
+    waiting = {offset for offset, _ in report.partitions[0].blocked}
+    assert failed, "some keys wait"
+    assert bool(waiting) == (ordering == "key")
+    assert {*seen} | {*letters} | waiting == {*range(200)}
+    for n, (_, _, key) in enumerate(rows):
+        fields = (values[n], (("n", b"%d" % n),))
+        if n in seen:
+            one = seen[n]
+            assert (one.key.encode(), one.value.encode(), one.headers) == (key, *fields)
+            assert (one.topic, one.partition, one.attempt) == ("t", 10, 1)
+        elif n in letters:
+            letter = letters[n]
+            assert (letter.key, letter.value, letter.headers) == (key, *fields)
+            assert ("key" if key == b"\xff" else "value") == letter.reason.split(": ")[1]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -137,17 +257,47 @@ def test_an_answer_of_a_typed_handler_counts_as_any_other(way):
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("log_lines", [0, 2])
+def test_a_typed_handler_gets_a_record_and_what_it_logs_has_that_of_kafka(
+    way, log_lines, monkeypatch
+):
+    """Whatever watches its calls gets a record, too; the slot alone has the fields."""
+    monkeypatch.setattr(handler_logs, "_has_filter", False)
+    seen, formatted, log = [], [], logging.getLogger("typed")
+    output = logging.Handler()
+    output.emit = lambda entry: formatted.append((entry.offset, entry.key))
+    output.addFilter(RecordLogFilter())
+    log.addHandler(output)
+
+    def handler(record):
+        seen.append(record)
+        log.warning("amount %d", record.value.amount)
+
+    try:
+        for _ in range(2):
+            more = {"values": VALUES, "decoding": ORDERS, "log_lines": log_lines}
+            assert done(run(handler, ROWS, way=way, **more)) == [0, 1, 2, 3]
+    finally:
+        log.removeHandler(output)
+    assert {type(record) for record in seen} == {Record}
+    assert sorted(formatted) == sorted([(0, "a"), (2, "a"), (3, "b")] * 2)
+    record = next(record for record in seen if record.offset == 2)
+    assert record == Record("t", 10, 2, "a", Order(2), record.timestamp, (), 1)
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_nothing_is_added_where_nothing_is_declared(way, monkeypatch):
     """A runner calls the very handler that was given."""
     seen = []
-    for name in ("run_serial", "run_threads", "run_coroutines"):
-        runner = getattr(slot_module, name)
+    homes = {"SerialRunner": slot_module, "ThreadRunner": slot_module, "AsyncRunner": async_runner}
+    for name, home in homes.items():
+        runner = getattr(home, name)
 
-        def spied(rows, handler, *more, runner=runner):
+        def spied(handler, *more, runner=runner):
             seen.append(handler)
-            return runner(rows, handler, *more)
+            return runner(handler, *more)
 
-        monkeypatch.setattr(slot_module, name, spied)
+        monkeypatch.setattr(home, name, spied)
     monkeypatch.setattr(module, "RecordDecoder", None)
     handler, concurrency = in_way(way, lambda record: None)
     slot, batches = prepared(handler, ROWS, None, concurrency)

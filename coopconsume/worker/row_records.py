@@ -1,0 +1,105 @@
+"""Makes the records of a slot's rows, one at a time. Task-side code."""
+
+from __future__ import annotations
+
+from itertools import repeat
+from operator import length_hint
+from typing import TYPE_CHECKING, Any, Final
+
+from coopconsume.record import Record
+from coopconsume.worker.input_rows import HASH, KEY, OFFSET, STAMP, VALUE, InputRow, headers_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    import pyarrow as pa
+
+    from coopconsume.record import Fields
+    from coopconsume.worker.outcome import TaskOutcome
+
+#: Where the value is in the fields of a record.
+_VALUE: Final = Record._fields.index("value")
+
+
+class RowRecords:
+    """The records of an Arrow batch, in the order of its rows.
+
+    Args:
+        batch: The rows.
+        outcome: The outcome of the slot.
+        decode: Functions that decode keys or values, by ``key`` and ``value``; others stay bytes.
+
+    Attributes:
+        parts: The part of each row.
+        offsets: The offset of each row.
+        made: Makes the record of the next row. It calls nothing but the library's or the user's
+            decoder: there is no line of Python for a record.
+    """
+
+    def __init__(
+        self, batch: pa.RecordBatch, outcome: TaskOutcome, decode: Mapping[str, Callable[..., Any]]
+    ) -> None:
+        self._rows, self._hashes = batch.num_rows, batch.column(HASH)
+        rows, names, history = batch.num_rows, outcome.spec.partitions, outcome.history
+        self.offsets: list[int]
+        self.offsets, keys, values, stamps = (
+            batch.column(n).to_pylist() for n in (OFFSET, KEY, VALUE, STAMP)
+        )
+        self.parts: list[int]
+        if len(outcome.work) == 1:
+            (part,) = outcome.work
+            self.parts = [part] * rows
+            topics, numbers = ([name] * rows for name in names[part])
+        else:
+            self.parts = batch.column(0).to_pylist()
+            topics, numbers = ([names[part][n] for part in self.parts] for n in (0, 1))
+        attempts, headers = [1] * rows, [*headers_of(batch)]
+        if history.is_known:
+            attempts = [*map(history.attempt, self.parts, self.offsets)]
+            headers = [*map(history.headers, self.parts, self.offsets, headers)]
+        #: Of each field of a record, the cells of all rows, and an iterator over them.
+        self._columns = (topics, numbers, self.offsets, keys, values, stamps, headers, attempts)
+        self._cells = [*map(iter, self._columns)]
+        fields = list(self._cells)
+        for name, function in decode.items():
+            place = Record._fields.index(name)
+            fields[place] = map(function, fields[place])
+        # `Record._make` is Python. What a decoder raises may be StopIteration: not strict.
+        self.made: Iterator[Record[Any, Any]] = map(
+            tuple.__new__, repeat(Record), zip(*fields, strict=False)
+        )
+
+    def skip(self, number: int) -> None:
+        """Has `made` continue behind a row; it has drawn all cells of the row, some or none."""
+        rest = self._rows - number - 1
+        for cells in self._cells:
+            if length_hint(cells) > rest:
+                next(cells)
+
+    def error_of(self, number: int, error: BaseException) -> BaseException:
+        """Returns the error of a row: if its record was not made, that of its decoder."""
+        rest = self._rows - number - 1
+        try:
+            if isinstance(error, Exception) and length_hint(self._cells[-1]) > rest:
+                from coopconsume.decoding.failures import refusal
+
+                has_drawn_value = length_hint(self._cells[_VALUE]) == rest
+                return refusal("value" if has_drawn_value else "key", error)
+        except Exception as odd:  # noqa: BLE001 - an error of the user's can raise as it is looked at
+            return odd
+        finally:
+            self.skip(number)
+        return error
+
+    def row(self, number: int) -> InputRow:
+        """Returns a row of the batch."""
+        _, _, offsets, keys, values, stamps, headers, _ = self._columns
+        return InputRow(
+            self.parts[number], offsets[number], self._hashes[number].as_py(), keys[number],
+            values[number], stamps[number], headers[number],
+        )  # fmt: skip
+
+    def fields(self, number: int) -> Fields:
+        """Returns the record of a row as it is in Kafka."""
+        cells: Any = tuple([column[number] for column in self._columns])
+        return cells  # type: ignore[no-any-return]
