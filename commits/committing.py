@@ -34,7 +34,7 @@ from commits.validation import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from commits.acquisitions import Acquisition
     from commits.fold import GroupState
@@ -140,15 +140,17 @@ class Committing(TableSettings):
         """
         # Without the lock, as it writes by a handle of its own: commits go on meanwhile.
         self._engine.maintain()
-        while True:
-            with self._lock:
-                limits = self._late_snapshot_limits()
-                if not self._log.fold_if_due(*limits):
-                    self._log.compact_if_due(*limits)
-                    break
-            time.sleep(_LET_OTHERS)
+        self._in_portions(lambda: self._log.compact_if_due(*self._late_snapshot_limits()))
         # Without the lock: leases of slots depend on reads of the log meanwhile.
         self._log.remove_old()
+
+    def _in_portions(self, step: Callable[[], bool]) -> None:
+        """Repeat a step until it says that nothing is left, and let other calls pass between."""
+        while True:
+            with self._lock:
+                if not step():
+                    return
+            time.sleep(_LET_OTHERS)
 
     def growth(self) -> LogGrowth:
         """Return how far the log has grown since the last snapshot. Reads the log."""

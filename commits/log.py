@@ -183,14 +183,23 @@ class CommitLog:
             return answers
         raise CommitStoreBusy(self._engine.target, "append", _TRIES)
 
-    def fold_if_due(self, commits: int, size: int) -> bool:
-        """Fold some of the rows that a snapshot needs, if one is due; return whether more wait.
+    def fold_some(self) -> bool:
+        """Fold the oldest rows that were set aside; return whether others are left.
 
         All of them at once would have other calls wait for seconds.
-        """
-        return self._is_snapshot_due(commits, size) and self._fold_some()
 
-    def compact_if_due(self, commits: int, size: int) -> None:
+        Raises:
+            CorruptCommitLog: A row is not valid.
+        """
+        if not self._others:
+            return False
+        target = self._engine.target
+        with reading(target):
+            if not self._others.fold_oldest(self._state, _PORTION, target):
+                self._state = self._recovered()
+        return bool(self._others)
+
+    def compact_if_due(self, commits: int, size: int) -> bool:
         """Write a snapshot if a limit is reached or if another tool removed rows.
 
         Errors are logged and the snapshot is retried later, because the commit has succeeded. Call
@@ -199,13 +208,19 @@ class CommitLog:
         Args:
             commits: The limit of appends since the last snapshot; 0 for no limit.
             size: The limit of bytes since the last snapshot; 0 for no limit.
+
+        Returns:
+            Whether to call it again: it has folded some of the rows that were set aside, and a
+            snapshot needs all.
         """
-        if not self._is_snapshot_due(commits, size):
-            return
+        if self._state.version < self._not_before or not self._is_due(commits, size):
+            return False
         try:
+            if self.fold_some():
+                return True
             before = max(0, self._closed(self._snapshot_at))
             if self.compact(lambda: self._is_due(commits, size)) is None:
-                return
+                return False
             closed = self._closed(self._snapshot_at)
             if closed // VACUUM_SEGMENTS > before // VACUUM_SEGMENTS:
                 assert self._removable is not None
@@ -213,6 +228,7 @@ class CommitLog:
         except Exception as error:  # noqa: BLE001 - the commit before it has succeeded
             self._not_before = self._state.version + _PAUSE
             log.warning("the snapshot of %s failed: %s", self._engine.target, error)
+        return False
 
     def remove_old(self) -> None:
         """Remove what the last snapshot has made removable.
@@ -239,9 +255,6 @@ class CommitLog:
         """
         if self._disturbed_at > self._snapshot_at:
             self.compact()
-
-    def _is_snapshot_due(self, commits: int, size: int) -> bool:
-        return self._state.version >= self._not_before and self._is_due(commits, size)
 
     def _is_due(self, commits: int, size: int) -> bool:
         since = self.since
@@ -423,18 +436,8 @@ class CommitLog:
 
     def _complete(self) -> None:
         """Fold the rows of all groups that were set aside."""
-        while self._fold_some():
+        while self.fold_some():
             pass
-
-    def _fold_some(self) -> bool:
-        """Fold the oldest rows that were set aside; return whether others are left."""
-        if not self._others:
-            return False
-        target = self._engine.target
-        with reading(target):
-            if not self._others.fold_oldest(self._state, _PORTION, target):
-                self._state = self._recovered()
-        return bool(self._others)
 
     def _fold(
         self, events: Sequence[tuple[int, Event]], tail: Tail, upto: int

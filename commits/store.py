@@ -157,16 +157,19 @@ class CommitStore(Committing):
 
     def groups(self) -> list[str]:
         """Return the groups of this Kafka cluster."""
-        with self._lock:
-            self._log.refresh()
-            known = self._log.state.groups
-            return sorted(name for cluster, name in known if cluster == self._cluster)
+        known = self._all_groups()
+        return sorted(name for cluster, name in known if cluster == self._cluster)
 
     def clusters(self, group: str) -> list[str]:
         """Return the ids of the Kafka clusters that have a group of this name in the log."""
+        return sorted(cluster for cluster, name in self._all_groups() if name == group)
+
+    def _all_groups(self) -> list[tuple[str, str]]:
         with self._lock:
             self._log.refresh()
-            return sorted(cluster for cluster, name in self._log.state.groups if name == group)
+        self._in_portions(self._log.fold_some)
+        with self._lock:
+            return list(self._log.state.groups)
 
     def counted_commits(self, group: str) -> CommitIds:
         """Return the ids of the commits that counted. Outputs with such an id count as well.

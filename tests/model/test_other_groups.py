@@ -225,8 +225,9 @@ def test_damage_in_what_is_too_much_stops_who_needs_it_alone(tmp_path: Path) -> 
                 two.store.state("theirs")
 
 
-def test_others_are_served_while_a_snapshot_folds_what_it_needs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("call", ["maintain", "groups", "clusters"])
+def test_others_are_served_while_all_groups_are_folded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     """Leases of slots depend on looks at the log, and the rows of many groups take seconds."""
     two = Two(tmp_path)
@@ -240,9 +241,29 @@ def test_others_are_served_while_a_snapshot_folds_what_it_needs(
             served.append(pool.submit(writer.has_counted, "mine", "x").result(_PATIENCE))
 
     monkeypatch.setattr(committing.time, "sleep", look)
-    writer.maintain()
+    if call == "maintain":
+        writer.maintain()
+        assert writer.growth().appends == 0
+    elif call == "groups":
+        assert writer.groups() == ["mine", "theirs"]
+    else:
+        assert writer.clusters("theirs") == [""]
     assert served == [False, False]
-    assert writer.growth().appends == 0
+
+
+def test_damage_in_rows_of_another_group_costs_snapshots_and_not_commits(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is due after a commit says what is damaged, and the next commit goes on."""
+    two = Two(tmp_path)
+    writer = CommitStore.open(two.path, snapshot_commits=1)
+    two.damage(two.commit(1), "offsets", ["no bitmap"])
+    for offset in range(3):
+        writer.commit("mine", two.mine, "m", {AT: [(offset, offset)]}, maintain=False)
+        writer.maintain()
+    assert writer.state("mine")[AT].stable_offset == 3
+    (warning,) = [one for one in caplog.messages if "snapshot" in one]
+    assert "is damaged" in warning
 
 
 def test_damage_in_rows_of_another_group_stops_who_needs_them(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from kafka import KafkaAdminClient
+from kafka.admin import MemberToRemove
 
 from commits import CommitStore
 from coopconsume.demo.processes import kill_tree
@@ -40,7 +41,7 @@ def world(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(CooperativeQuery, "awaitTermination", _until_ctrl_c)
             cluster = str(admin.describe_cluster()["cluster_id"])
-            yield World(kafka, cluster, spark, tmp_path_factory.mktemp("pages"), patch)
+            yield World(kafka, admin, cluster, spark, tmp_path_factory.mktemp("pages"), patch)
             for module in ("shop", "billing"):
                 sys.modules.pop(module, None)
         admin.delete_topics(sorted(set(admin.list_topics()) - before))
@@ -51,6 +52,7 @@ class World:
 
     Args:
         kafka: The broker.
+        admin: A client of it.
         cluster: The id of its cluster.
         spark: The session, which ``local_session`` returns.
         root: The folder for the folders of the pages.
@@ -60,12 +62,13 @@ class World:
     def __init__(
         self,
         kafka: LocalKafka,
+        admin: KafkaAdminClient,
         cluster: str,
         spark: SparkSession,
         root: Path,
         patch: pytest.MonkeyPatch,
     ) -> None:
-        self._kafka, self._root, self._patch = kafka, root, patch
+        self._kafka, self._admin, self._root, self._patch = kafka, admin, root, patch
         self.cluster = cluster
         self._ran: dict[Path, Path] = {}
         self._modules = root / "modules"
@@ -81,8 +84,22 @@ class World:
         if page not in self._ran:
             folder, reader = self.begin(page)
             reader.run(page)
+            self._remove_static_members()
             self._ran[page] = folder
         return self._ran[page]
+
+    def _remove_static_members(self) -> None:
+        """Has the broker take static members for gone, as it does when their sessions are over.
+
+        A reader of the next page comes later than this.
+        """
+        for group, found in self._admin.describe_groups(
+            [one["group_id"] for one in self._admin.list_groups()]
+        ).items():
+            static = [one["group_instance_id"] for one in found["members"]]
+            gone = [MemberToRemove(group_instance_id=one) for one in static if one]
+            if gone:
+                self._admin.remove_group_members(group, gone)
 
     def begin(self, page: Path) -> tuple[Path, Reader]:
         """Returns the folder in which a page starts, as the current one, and its reader."""

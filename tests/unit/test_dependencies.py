@@ -23,6 +23,7 @@ LAYERS = [
         "coopconsume.record",
         "coopconsume.errors",
         "coopconsume.interrupts",
+        "coopconsume.lazy_names",
         "coopconsume.texts",
     },
     {"coopconsume.values", "coopconsume.spark_versions"},

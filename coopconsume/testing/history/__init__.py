@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from coopconsume.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from coopconsume.testing.history.calls import Call as Call
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from coopconsume.testing.history.verdict import Witness as Witness
 
 # The checker needs numpy, which may be missing on a Spark worker.
-_HOMES = {
+_HOME = {
     "Call": "calls",
     "CorruptHistory": "calls",
     "Finding": "verdict",
@@ -39,10 +40,6 @@ _HOMES = {
     "read_history": "calls",
 }
 
-__all__ = list(_HOMES)
+__all__ = list(_HOME)
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__, __dir__ = lazy_names(__name__, _HOME)
