@@ -162,6 +162,35 @@ def test_an_odd_policy_waits_as_the_default_one(way, says):
     assert 0.5 <= found.delay <= 1.1
 
 
+class Patient(RetryPolicy):
+    """As on the page on handlers: waits and decisions of its own, beside those of the fields."""
+
+    def delay(self, attempt):
+        """The same wait each time."""
+        return 3_600.0
+
+    def gives_up(self, attempt, error):
+        """By the text of the error, too."""
+        return super().gives_up(attempt, error) or "unknown customer" in str(error)
+
+
+@pytest.mark.parametrize("way", EVERY_WAY)
+def test_a_policy_of_ones_own_decides(way):
+    """How long a record waits, and which one is given up."""
+
+    def known():
+        return OSError("no route")
+
+    def unknown():
+        return OSError("unknown customer")
+
+    found = failure(answering(way, known, raises=True, policy=Patient(max_attempts=5)))
+    assert found.delay == 3_600.0
+    for policy, make in ((Patient(max_attempts=5), unknown), (Patient(max_attempts=1), known)):
+        report = answering(way, make, raises=True, policy=policy)
+        assert [letter.reason for letter in report.dead] == [f"OSError: {make()}"]
+
+
 ODD_WAITS = [math.inf, -math.inf, math.nan, 1e300, 10**400, -1, "5", b"5", object(), [1]]
 
 
