@@ -17,7 +17,7 @@ from commits.acquisitions import Acquisition, Acquisitions
 from commits.errors import IndividualCommitTooOld
 from commits.grants import GrantState, holder_of
 from commits.ids import CommitIds
-from commits.model import AcquisitionId, Doubt, Wanted, share_from_plain
+from commits.model import AcquisitionId, Doubt, Wanted, in_turn, share_from_plain
 from commits.offset_and_epoch import OffsetAndEpoch
 from commits.offsets import MAX_OFFSET, OffsetRanges
 from commits.partition_commits import CommitResult, PartitionCommits
@@ -150,7 +150,7 @@ def commit_part(state: PartitionState, part: Part) -> CommitResult:
         result = state.result("too_old", duplicates=len(part.offsets))
     if part.holes:
         commits.amend(part.holes)
-    state.pending |= {pending.offset: pending for pending in part.pending}
+    state.pending |= in_turn(part.pending, state.pending)
     state.drop_done_pending()
     state.acquisitions.remove(part.offsets | part.holes if part.holes else part.offsets)
     if not part.holes:
@@ -621,7 +621,7 @@ class GroupState:
             state.commits.reset(part.first or 0)
             state.commits.amend(part.offsets)
             state.reached, state.acquisitions = None, Acquisitions()
-            state.pending = {pending.offset: pending for pending in part.pending}
+            state.pending = in_turn(part.pending, state.pending)
             state.drop_done_pending()
             if event.epoch is None:
                 state.topic_id = part.topic_id or state.topic_id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from base64 import b64decode, b64encode
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -38,6 +38,14 @@ class Epoch:
     nonce: str
 
 
+def has_failed(attempts: int, error: str) -> bool:
+    """Return whether a call of a record has failed.
+
+    A call that does not count, as with `CircuitOpen`, leaves no attempt but an error.
+    """
+    return attempts > 0 or bool(error)
+
+
 @dataclass(frozen=True, slots=True)
 class Pending:
     """A record that its owner has read and that is not done.
@@ -55,6 +63,8 @@ class Pending:
             None.
         key: The key of the record for people, shortened to `MAX_SHORT_KEY`; None if it has none, or
             the key is not kept.
+        since_ms: When it failed first or was parked, by the writer's clock, in milliseconds since
+            1970; None if that is not known.
     """
 
     offset: int
@@ -65,11 +75,30 @@ class Pending:
     delay_ms: int | None = field(default=None, compare=False)
     headers: tuple[tuple[str, bytes | None], ...] = ()
     key: str | None = None
+    since_ms: int | None = field(default=None, compare=False)
 
     @property
     def is_parked(self) -> bool:
         """Whether the record waits for a decision of an operator."""
         return self.due_ms == PARKED_MS
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a call of it has failed."""
+        return has_failed(self.attempts, self.error)
+
+    def after(self, before: Pending | None) -> Pending:
+        """Return this row of a record with the time from which on it is as it is.
+
+        Args:
+            before: Its row before; None: it had none.
+        """
+        if before is None or before.since_ms == self.since_ms:
+            return self
+        state = self.has_failed, self.is_parked
+        if state != (before.has_failed, before.is_parked):
+            return self
+        return replace(self, since_ms=before.since_ms)
 
     def wait(self, now_ms: int) -> float:
         """Return the seconds until the next attempt; infinity if it is parked.
@@ -84,6 +113,11 @@ class Pending:
             return math.inf
         left = max(0, self.due_ms - now_ms)
         return (left if self.delay_ms is None else min(left, self.delay_ms)) / 1000
+
+
+def in_turn(rows: Iterable[Pending], before: Mapping[int, Pending]) -> dict[int, Pending]:
+    """Return new rows of pending records by offset; a row keeps the time of that before it."""
+    return {one.offset: one.after(before.get(one.offset)) for one in rows}
 
 
 @dataclass(frozen=True, slots=True)

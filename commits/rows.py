@@ -86,7 +86,7 @@ SCHEMA = pa.schema(
             ),
         ),
         pa.field("detail", pa.string()),  # JSON; `headers` and `keys` in it are those of `pending`
-        pa.field("written_at", pa.timestamp("us", tz="UTC")),  # for people, and `Pending.delay_ms`
+        pa.field("written_at", pa.timestamp("us", tz="UTC")),  # for people and of `Pending`
         pa.field("segment", pa.int64(), nullable=False),  # the table's partition column
     ]
 )
@@ -147,7 +147,7 @@ class Event:
         member: The member that wrote it.
         detail: Further data of the kind, as JSON.
         parts: Its parts by partition.
-        written_at: The time by the writer's clock, for the history and `Pending.delay_ms`.
+        written_at: The time by the writer's clock, for the history and times of `Pending`.
     """
 
     kind: str
@@ -379,18 +379,25 @@ def _part(row: _Row) -> Part:
                     headers=headers.get(pending["offset"], ()),
                     key=keys.get(pending["offset"]),
                 ),
-                row.written_us,
+                row,
             )
             for pending in row.pending or ()
         ),
     )
 
 
-def _pending(pending: Pending, written_us: int | None) -> Pending:
-    if written_us is None or pending.is_parked:
+def _pending(pending: Pending, row: _Row) -> Pending:
+    """Return a pending record of a row with the times that are those of the row."""
+    if row.written_us is None:
         return pending
-    delay_ms = max(0, pending.due_ms - written_us // 1000)
-    return replace(pending, delay_ms=delay_ms)
+    written_ms = row.written_us // 1000
+    # Those of other rows failed before.
+    begins = row.kind == "commit" and (pending.has_failed or pending.is_parked)
+    return replace(
+        pending,
+        delay_ms=None if pending.is_parked else max(0, pending.due_ms - written_ms),
+        since_ms=written_ms if begins else None,
+    )
 
 
 def _ranges(data: bytes | None) -> OffsetRanges:

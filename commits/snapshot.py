@@ -131,7 +131,8 @@ def _group_to_plain(group: GroupState) -> dict[str, Any]:
         "counted": group.counted.to_plain(),
         "answers": [[key, *_answer_to_plain(answer)] for key, answer in group.answers.items()],
         "loose": _doubts_to_plain(group.loose),
-        "delays": _delays_to_plain(group.partitions),
+        "delays": _of_pending_to_plain(group.partitions, "delay_ms"),
+        "since": _of_pending_to_plain(group.partitions, "since_ms"),
         **({"refused": group.refused} if group.refused else {}),
         "initial_partitions": group.initial_partitions,
         "primary": [
@@ -151,7 +152,10 @@ def _group_to_plain(group: GroupState) -> dict[str, Any]:
 
 def _group_from_event(event: Event) -> GroupState:
     plain = event.detail
-    delays = {(topic, number): dict(pairs) for topic, number, pairs in plain.get("delays", ())}
+    delays, since = (
+        {(topic, number): dict(pairs) for topic, number, pairs in plain.get(name, ())}
+        for name in ("delays", "since")
+    )
     claims = [_grant_from_plain(claim) for claim in plain["claims"]]
     primary = {
         (topic, partition): KnownPrimary(*rest)
@@ -170,7 +174,11 @@ def _group_from_event(event: Event) -> GroupState:
             part.topic_partition: PartitionState(
                 part.topic_id,
                 PartitionCommits(part.first or 0, part.offsets, max_ranges=None),
-                _with_delays(part.pending, delays.get(part.topic_partition, {})),
+                _with_times(
+                    part.pending,
+                    delays.get(part.topic_partition, {}),
+                    since.get(part.topic_partition, {}),
+                ),
                 primary.get(part.topic_partition),
                 reached.get(part.topic_partition),
                 acquisitions.get(part.topic_partition) or Acquisitions(),
@@ -251,17 +259,26 @@ def _ranges(pairs: Iterable[Any]) -> OffsetRanges:
     return OffsetRanges([(first, last) for first, last in pairs])
 
 
-def _delays_to_plain(partitions: Mapping[TopicPartition, PartitionState]) -> list[Any]:
-    """Return each `Pending.delay_ms`: a snapshot is written later than its records failed."""
-    delays = [
-        [*at, [[p.offset, p.delay_ms] for p in state.pending.values() if p.delay_ms is not None]]
-        for at, state in partitions.items()
-    ]
-    return [one for one in delays if one[-1]]
+def _of_pending_to_plain(
+    partitions: Mapping[TopicPartition, PartitionState], name: str
+) -> list[Any]:
+    """Return each time of pending records: a snapshot is written later than they failed."""
+    found = []
+    for at, state in partitions.items():
+        times = [[one.offset, getattr(one, name)] for one in state.pending.values()]
+        found.append([*at, [both for both in times if both[1] is not None]])
+    return [one for one in found if one[-1]]
 
 
-def _with_delays(pending: Iterable[Pending], delays: Mapping[int, int]) -> dict[int, Pending]:
-    return {p.offset: replace(p, delay_ms=delays.get(p.offset, p.delay_ms)) for p in pending}
+def _with_times(
+    pending: Iterable[Pending], delays: Mapping[int, int], since: Mapping[int, int]
+) -> dict[int, Pending]:
+    return {
+        p.offset: replace(
+            p, delay_ms=delays.get(p.offset, p.delay_ms), since_ms=since.get(p.offset)
+        )
+        for p in pending
+    }
 
 
 def _grant_to_plain(grant: GrantState) -> dict[str, Any]:

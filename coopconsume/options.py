@@ -41,6 +41,7 @@ from coopconsume.option_values import (
     SETTINGS,
     STARTING,
     TOPICS,
+    WORDS,
     commit_interval_of,
     one_of,
     seconds,
@@ -118,6 +119,11 @@ class Options:
         True, FLAG,
         "Whether this member takes parts of partitions (KIP-X); if not, it gets whole partitions "
         "only.",
+    )  # fmt: skip
+    command_place: str | None = declare(
+        None, WORDS,
+        "How next commands name the cluster and the commit table; default: by their options.",
+        is_listed=False,
     )  # fmt: skip
     allow_individual_commit: bool = declare(
         True, FLAG,

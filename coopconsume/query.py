@@ -399,7 +399,7 @@ class CooperativeForeach:
         lineage = self._lineage(membership) if membership.options.emit_lineage else []
         most = membership.options.show_handler_lines
         lines = LineDisplay(most, self._show_line) if most else None
-        place = command_place(membership.options.kafka, membership.store.target)
+        place = command_place(membership.options, membership.store.target)
         meter = Meter(identity, slots, [*shown, *self._listeners, *lineage], lines, place)
         ids = [str(identity[name]) for name in ("id", "runId", "clientId")]
         query_ids = QueryIds(group, ids[0], ids[1], slots, client_id=ids[2])

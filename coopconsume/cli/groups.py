@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
-from coopconsume.cli.place import Shown, at_given_place, shown, with_admin
+from coopconsume.cli.place import Shown, shown, with_admin
 
 if TYPE_CHECKING:
     from coopconsume.admin.client import Admin
@@ -58,5 +58,5 @@ def describe(*, group: str, history: int, admin: Admin) -> Shown:
     """
     from coopconsume.admin.overview.tables import group_parts
 
-    found = at_given_place(admin.describe(group))
+    found = admin.describe(group)
     return Shown(found.to_dict, group_parts(found, datetime.now(UTC), history=history))

@@ -14,7 +14,7 @@ import click
 from commits import CommitTableNotFound
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
 from coopconsume.cli.offset_options import ranges, some_topics, target_of, with_state
-from coopconsume.cli.place import Shown, at_given_place, shown, with_admin
+from coopconsume.cli.place import Shown, shown, with_admin
 from coopconsume.errors import InvalidOption
 from coopconsume.texts import counted
 
@@ -173,7 +173,7 @@ def lag(*, group: str, topics: Mapping[str, list[int]] | None, admin: Admin) -> 
     from coopconsume.admin.overview.tables import lag_parts
     from coopconsume.cli.offset_documents import lag_document
 
-    found = at_given_place(admin.describe(group, topics))
+    found = admin.describe(group, topics)
     document = [lag_document(one) for one in found.partitions]
     return Shown(lambda: document, lag_parts(found, datetime.now(UTC)))
 

@@ -6,9 +6,8 @@ import functools
 import json
 import shlex
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.core import ParameterSource
@@ -25,16 +24,15 @@ from coopconsume.cli.command_config import (
     used_by_logs,
 )
 from coopconsume.cli.exit_codes import OK
-from coopconsume.command_place import command_place
+from coopconsume.command_place import option_words
 from coopconsume.kafka.security.secrets import is_secret
-from coopconsume.option_names import COMMAND_CONFIG
+from coopconsume.option_names import COMMAND_CONFIG, client_setting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from pyspark.sql import SparkSession
 
-    from coopconsume.admin.overview import GroupOverview
     from coopconsume.admin.tables import Part
 
 #: Parameters that are short forms of options: how they are written, and the option.
@@ -44,10 +42,6 @@ SHORT_FORMS = {
     "consumer_group": ("--group", "kafka.group.id"),
     "dead_letter": ("--dead-letter", "deadLetter"),
 }
-
-#: Where the context of a command has how its command line names a place, and settings of Spark.
-_PLACE: Final = "coopconsume.place"
-_SPARK: Final = "coopconsume.spark"
 
 
 def pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -137,7 +131,7 @@ def with_options(
             options = _given(kwargs)
             if command_config is not None:
                 options.add_file(command_config, uses)
-                _note_file(command_config, options)
+                _name_file(command_config, options)
             if print_options:
                 if uses is used_by_jobs:
                     check_given(options)
@@ -186,7 +180,7 @@ def at_a_place(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_place(
         *args: Any, options: GivenOptions, spark_conf: dict[str, str], **kwargs: Any
     ) -> Any:
-        _note_spark(spark_conf)
+        _name_session(spark_conf, options)
         with session_for(options, spark_conf, kwargs.get("into")) as spark:
             return command(*args, options=options, spark=spark, **kwargs)
 
@@ -217,32 +211,31 @@ def at_a_cluster(
     return with_options(text, uses=uses)(short(command))
 
 
-def at_given_place(found: GroupOverview) -> GroupOverview:
-    """Returns an overview whose next commands name the place as this command got it."""
-    meta = click.get_current_context().meta
-    place = meta.get(_PLACE, found.place)
-    return replace(found, place=f"{place} {meta.get(_SPARK, '')}".strip())
-
-
-def _note_file(file: str, options: GivenOptions) -> None:
-    """Notes the file of the command line, and what of the place is given beside it.
+def _name_file(file: str, options: GivenOptions) -> None:
+    """Has next commands name the file of the command line, and what is given beside it.
 
     A pipe, as of a program that knows the secrets, can be read once only.
     """
-    context = click.get_current_context()
-    source = context.get_parameter_source("command_config")
+    source = click.get_current_context().get_parameter_source("command_config")
     if source is ParameterSource.COMMANDLINE and Path(file).is_file():
-        given = {full_name(name): value for name, value in options.on_command_line.items()}
-        kafka = {name.removeprefix("kafka."): value for name, value in given.items()}
         words = shlex.join(["--command-config", file])
-        context.meta[_PLACE] = f"{words} {command_place(kafka, given.get('commitTable'))}".strip()
+        options["commandPlace"] = f"{words} {_words(options.on_command_line)}".rstrip()
 
 
-def _note_spark(settings: dict[str, str]) -> None:
-    """Notes the settings of the session that a table in a catalog needs, without secrets."""
+def _name_session(settings: dict[str, str], options: GivenOptions) -> None:
+    """Has next commands name the settings of the session that a table in a catalog needs."""
     given = (f"{name}={value}" for name, value in settings.items() if not is_secret(name))
     words = [word for one in given for word in ("--spark-conf", one)]
-    click.get_current_context().meta[_SPARK] = shlex.join(words)
+    if words:
+        place = options.get("commandPlace") or _words(options)
+        options["commandPlace"] = f"{place} {shlex.join(words)}".lstrip()
+
+
+def _words(given: Mapping[str, str]) -> str:
+    """Returns what options say of a place, without secrets."""
+    named = {full_name(name): value for name, value in given.items()}
+    kafka = {client_setting(name) or "": value for name, value in named.items()}
+    return option_words(kafka, named.get("commitTable"))
 
 
 def _given(parameters: dict[str, Any]) -> GivenOptions:

@@ -124,7 +124,8 @@ def _plain(one: FailedRecord) -> dict[str, Any]:
     return {
         "topic": one.topic, "topic_id": one.topic_id, "partition": one.partition,
         "offset": one.offset, "key": one.key, "key_hash": one.key_hash, "state": one.state,
-        "attempts": one.attempts, "due": one.due and one.due.isoformat(), "error": one.error,
+        "attempts": one.attempts, "since": one.since and one.since.isoformat(),
+        "due": one.due and one.due.isoformat(), "error": one.error,
         "decision": one.decision and _decision(one.decision),
     }  # fmt: skip
 

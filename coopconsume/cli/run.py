@@ -341,7 +341,7 @@ def status_line(event: Progress, rate: float, recent: Collection[Progress] = ())
 
 
 def _is_held(blocker: Mapping[str, Any] | None) -> bool:
-    from coopconsume.group.owned import has_failed
+    from commits.model import has_failed
 
     return blocker is not None and has_failed(blocker["attempts"], blocker["error"])
 

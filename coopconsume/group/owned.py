@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from assignors import KeyRange, Share, coverage, merge
 from assignors.ranges import offset_hash
+from commits.model import has_failed
 from commits.offsets import MAX_OFFSET
 from coopconsume.record import ordering_key_of, shown_key, without_ordering_key
 
@@ -71,14 +72,6 @@ def to_keep(
     }
 
 
-def has_failed(attempts: int, error: str) -> bool:
-    """Returns whether a call of a record has failed.
-
-    A call that does not count, as with `CircuitOpen`, leaves no attempt but an error.
-    """
-    return attempts > 0 or bool(error)
-
-
 @dataclass
 class Failed:
     """A failed record, as the commit log has it.
@@ -93,6 +86,7 @@ class Failed:
         headers: All headers that handlers have added to it.
         key: Its key for people, if it has one and this process or the commit log knows it.
         due_ms: When it is tried again, as the commit log has it; None: it failed in this process.
+        since: When it failed first or was parked, on the monotonic clock; None: it is not known.
     """
 
     offset: int
@@ -103,6 +97,7 @@ class Failed:
     headers: Headers = ()
     key: str | None = None
     due_ms: int | None = None
+    since: float | None = None
 
     @classmethod
     def of(cls, pending: Pending, now: float, now_ms: int) -> Self:
@@ -117,6 +112,7 @@ class Failed:
             pending.offset, pending.key_hash or 0, pending.attempts, now + pending.wait(now_ms),
             pending.error, without_ordering_key(pending.headers), kept_key(pending),
             pending.due_ms,
+            None if pending.since_ms is None else now - (now_ms - pending.since_ms) / 1000,
         )  # fmt: skip
 
     @property

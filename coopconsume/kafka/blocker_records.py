@@ -1,4 +1,4 @@
-"""Reads the records that block stable offsets, for their keys."""
+"""Reads the records that block stable offsets, for their keys and times."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from coopconsume.kafka.records import RecordReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from confluent_kafka import Message
 
     from commits.model import TopicPartition
     from coopconsume.options import Options
@@ -32,10 +34,12 @@ class BlockerRecord:
         is_there: Whether the log has a record at the offset. It has none if the record was
             compacted away or aborted, or if the offset is that of a transaction marker.
         key: The key of the record.
+        written_ms: Its timestamp, in milliseconds since 1970; None if it has none.
     """
 
     is_there: bool
     key: bytes | None = None
+    written_ms: int | None = None
 
 
 def read_blockers(
@@ -79,8 +83,7 @@ def _read(
         for place, offset in list(wanted.items()):
             records = taken.records.get(place)
             if records:
-                is_there = records[0].offset() == offset
-                record = BlockerRecord(is_there, records[0].key() if is_there else None)
+                record = _found(records[0], offset)
             elif reader.positions[place] > offset:
                 record = BlockerRecord(is_there=False)
             else:
@@ -88,3 +91,13 @@ def _read(
             found[place] = record
             del wanted[place]
             reader.pause([place])
+
+
+def _found(first: Message, offset: int) -> BlockerRecord:
+    """Returns what the log has at an offset, from the first record at or above it."""
+    if first.offset() != offset:
+        return BlockerRecord(is_there=False)
+    kind, written_ms = first.timestamp()
+    return BlockerRecord(
+        is_there=True, key=first.key(), written_ms=written_ms if kind and written_ms >= 0 else None
+    )

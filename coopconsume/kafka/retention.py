@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -48,10 +49,17 @@ class ExpiringOffsets:
     Attributes:
         records: Their number; it includes offsets without a record.
         seconds: The time. Kafka may delete them later: it deletes whole segments.
+        partitions: Their partitions, those that lose most first.
     """
 
     records: int
     seconds: float
+    partitions: tuple[TopicPartition, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the partitions."""
+        return [f"{topic}-{number}" for topic, number in self.partitions]
 
 
 @dataclass(frozen=True)
@@ -73,13 +81,15 @@ class RetentionForecast:
             partitions: What is not done, by partition.
             age: Seconds since the forecast was made.
         """
-        records, seconds = 0, 0.0
+        counts: Counter[TopicPartition] = Counter()
+        seconds = 0.0
         for ahead, starts in self.starts.items():
-            known = ((partitions.get(tp), start) for tp, start in starts.items())
-            count = sum(one.below(start) for one, start in known if one is not None)
-            if count:
-                records, seconds = records + count, max(seconds, ahead - age)
-        return ExpiringOffsets(records, seconds) if records else None
+            for tp, start in starts.items():
+                count = partitions[tp].below(start) if tp in partitions else 0
+                if count:
+                    counts[tp], seconds = count, max(seconds, ahead - age)
+        most = tuple(sorted(counts, key=lambda tp: (-counts[tp], tp)))
+        return ExpiringOffsets(counts.total(), seconds, most) if counts else None
 
 
 def find_expiring(

@@ -29,7 +29,7 @@ Reason = Literal[
 #: The levels, in rising order of urgency.
 LEVELS: Final[tuple[Level, ...]] = get_args(Level)
 
-#: Seconds of a rate from which on no commit means that nothing is committed.
+#: Seconds without a commit from which on there is a reason, if there was something to do.
 _LONG: Final = 25.0
 #: Seconds of work that a group may be behind while it keeps up with new records.
 _CLOSE: Final = 10.0
@@ -68,12 +68,14 @@ class FailedRecord:
         attempts: The number of its failed attempts; 0: no failed call of it has counted.
         error: Its last error.
         due: Seconds until its next attempt; None if that is not known.
+        since: When it failed first; None if that is not known.
     """
 
     place: RecordPlace
     attempts: int
     error: str
     due: float | None = None
+    since: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -121,11 +123,17 @@ class Condition:
         parked: Records that wait for a decision; some of them, if they are many.
         parked_count: Their number.
         parked_keys: The number of keys that they hold back; 0 if they hold back no other record.
+        parked_since: Since when the first of them waits; None if that is not known.
         behind: The records behind them; None if they were not counted.
         failed: Failed records that are tried again.
         lost_member: The member that is waited for; None: there is no such member.
         stalled: Why its members commit nothing; empty if they do, or the reason is not known.
+        open_since: Since when a record could have been done and nothing is committed, or since when
+            its handler runs; None if that is not known, or does not hold.
+        open_records: Such records; some of them, if they are many.
+        is_running: Whether their handlers are known to run.
         deleted: The number of offsets that retention has deleted and that were not done.
+        deleted_of: The names of their partitions.
         expiring: What retention deletes next; None: nothing, or it is not known.
         pace: How fast it works; None after a single look.
         last_commit: When a member last committed; None if that is not known.
@@ -142,11 +150,16 @@ class Condition:
     parked: Sequence[RecordPlace] = ()
     parked_count: int = 0
     parked_keys: int = 0
+    parked_since: datetime | None = None
     behind: BehindParked | None = None
     failed: Sequence[FailedRecord] = ()
     lost_member: LostMember | None = None
     stalled: str = ""
+    open_since: datetime | None = None
+    open_records: Sequence[RecordPlace] = ()
+    is_running: bool = False
     deleted: int = 0
+    deleted_of: Sequence[str] = ()
     expiring: ExpiringOffsets | None = None
     pace: Pace | None = None
     last_commit: datetime | None = None
@@ -181,6 +194,7 @@ class Verdict:
         command: The command to run next; empty if nobody has to act, or another thing is to be
             done.
         records: The first records that it is about.
+        since: Since when that is so; None if it is not known.
     """
 
     level: Level
@@ -188,6 +202,7 @@ class Verdict:
     sentence: str
     command: str = ""
     records: tuple[RecordPlace, ...] = ()
+    since: datetime | None = None
 
     @property
     def severity(self) -> int:
@@ -196,7 +211,8 @@ class Verdict:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the verdict for JSON."""
-        return asdict(self) | {"records": list(map(asdict, self.records))}
+        since = None if self.since is None else self.since.isoformat()
+        return asdict(self) | {"records": list(map(asdict, self.records)), "since": since}
 
 
 def verdict_document(found: Sequence[Verdict]) -> dict[str, Any]:
@@ -232,7 +248,8 @@ def _losses(found: Condition) -> Iterator[Verdict]:
         offsets = counted(found.deleted, "offset")
         verb = "was" if found.deleted == 1 else "were"
         yield Verdict(
-            "danger", "deleted", f"Retention has deleted {offsets} that {verb} not done",
+            "danger", "deleted",
+            f"Retention has deleted {offsets} of {some(found.deleted_of)} that {verb} not done",
             found.command("lag"),
         )  # fmt: skip
     expiring = found.expiring
@@ -244,8 +261,8 @@ def _losses(found: Condition) -> Iterator[Verdict]:
         verb = "is" if expiring.records == 1 else "are"
         yield Verdict(
             "danger", "retention",
-            f"Within {span(expiring.seconds)}, retention deletes up to {records} that {verb} not "
-            "done",
+            f"Within {span(expiring.seconds)}, retention deletes up to {records} of "
+            f"{some(expiring.names)} that {verb} not done",
             found.command("lag"),
         )  # fmt: skip
 
@@ -254,25 +271,26 @@ def _tasks(found: Condition, now: datetime) -> Iterator[Verdict]:
     """Yields what somebody has to do."""
     if not found.is_worked_on and (found.lag or found.unknown):
         what = _wait(found.lag) if found.lag else _unknown(found.unknown)
-        who = "Nobody works on this group"
-        if found.last_active is not None:
-            who = f"Nobody has worked on this group since {_clock(found.last_active, now)}"
-        yield Verdict("action", "nobody", f"{who}: {what}")
+        is_known = found.last_active is not None
+        who = f"Nobody {'has worked' if is_known else 'works'} on this group"
+        who += _since(found.last_active, now)
+        yield Verdict("action", "nobody", f"{who}: {what}", since=found.last_active)
     elif found.without_owner:
         names = some([name for name, _ in found.without_owner])
         lag = sum(lag for _, lag in found.without_owner)
         yield Verdict("action", "nobody", f"Nobody works on {names}: {_wait(lag)}")
     if found.parked_count:
         yield Verdict(
-            "action", "decision", _decision(found),
-            found.command("records list"), tuple(found.parked),
+            "action", "decision", _decision(found, now),
+            found.command("records list"), tuple(found.parked), found.parked_since,
         )  # fmt: skip
 
 
-def _decision(found: Condition) -> str:
+def _decision(found: Condition, now: datetime) -> str:
     number, what = found.parked_keys or found.parked_count, "key" if found.parked_keys else "record"
     verb, them = ("waits", "it") if number == 1 else ("wait", "them")
-    sentence, behind = f"{counted(number, what)} {verb} for your decision", found.behind
+    since, behind = _since(found.parked_since, now), found.behind
+    sentence = f"{counted(number, what)} {verb} for your decision{since}"
     if behind is None:
         return sentence
     least = "" if behind.is_all else "at least "
@@ -295,28 +313,48 @@ def _waits(found: Condition, now: datetime) -> Iterator[Verdict]:
             f"Rebalancing: its members join a new generation, {_not_done(found.lag)}",
         )  # fmt: skip
     if found.failed:
-        yield _held(found)
+        yield _held(found, now)
     if found.stalled:
         yield Verdict("waiting", "stalled", _capital(found.stalled))
+    elif _hangs(found, now):
+        yield _stalled(found, now)
 
 
-def _held(found: Condition) -> Verdict:
+def _held(found: Condition, now: datetime) -> Verdict:
     """Returns that a failed record holds its key: the one that has failed most often."""
     ordered = sorted(found.failed, key=lambda one: -one.attempts)
     worst, others = ordered[0], len(ordered) - 1
     due = "" if worst.due is None else f", next in {span(worst.due)}"
-    names = worst.place.name + (f" and {counted(others, 'other record')}" if others else "")
+    names = worst.place.name + _since(worst.since, now)
+    names += f", and by {counted(others, 'other record')}" if others else ""
     error = one_line(worst.error, _ERROR)
     sentence = f"Held by {names}: {error} ({tries(worst.attempts)}{due})"
     places = tuple(one.place for one in ordered[:5])
-    return Verdict("waiting", "failed", sentence, found.command("records list"), places)
+    return Verdict(
+        "waiting", "failed", sentence, found.command("records list"), places, worst.since
+    )
+
+
+def _hangs(found: Condition, now: datetime) -> bool:
+    """Whether members have had something to do for long, and have committed nothing."""
+    since = found.open_since
+    return since is not None and (now - since).total_seconds() >= _LONG
+
+
+def _stalled(found: Condition, now: datetime) -> Verdict:
+    places = tuple(found.open_records)
+    what = "No commit"
+    if found.is_running:
+        what = f"The handler of {some([one.name for one in places])} runs"
+    sentence = f"{what}{_since(found.open_since, now)}: {_not_done(found.to_do)}"
+    return Verdict("waiting", "stalled", sentence, found.command("lag"), places, found.open_since)
 
 
 def _work(found: Condition, now: datetime, *, is_explained: bool) -> Iterator[Verdict]:
     """Yields how the work goes on; nothing if nobody works or nothing is left to say."""
     if not found.is_worked_on and (found.lag or found.unknown):
         return
-    if found.to_do:
+    if found.to_do and not _hangs(found, now):
         yield _pace(found, now, is_explained=is_explained)
     elif found.unknown:
         yield Verdict("waiting", "unknown", _capital(_unknown(found.unknown)))
@@ -327,7 +365,7 @@ def _work(found: Condition, now: datetime, *, is_explained: bool) -> Iterator[Ve
 def _pace(found: Condition, now: datetime, *, is_explained: bool) -> Verdict:
     """Returns when the work is done, as far as that is known."""
     pace, done_in = found.pace, found.done_in
-    if pace is not None and pace.done == 0 and pace.seconds >= _LONG and not is_explained:
+    if pace is not None and not is_explained and pace.seconds >= _LONG and _rests(found, pace):
         return Verdict(
             "waiting", "stalled",
             f"No commit for {span(pace.seconds)}: {_not_done(found.to_do)}", found.command("lag"),
@@ -345,6 +383,11 @@ def _pace(found: Condition, now: datetime, *, is_explained: bool) -> Verdict:
     return Verdict("working", "working", sentence)
 
 
+def _rests(found: Condition, pace: Pace) -> bool:
+    """Whether nothing was committed though there was something to do all the time."""
+    return pace.done == 0 and round(found.to_do - pace.new * pace.seconds) > 0
+
+
 def _capital(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]
 
@@ -360,6 +403,10 @@ def _wait(records: int) -> str:
 def _unknown(names: Sequence[str]) -> str:
     have = "has" if len(names) == 1 else "have"
     return f"no lag is known of {some(names)}, which {have} no committed offset or cannot be seen"
+
+
+def _since(at: datetime | None, now: datetime) -> str:
+    return "" if at is None else f" since {_clock(at, now)}"
 
 
 def _clock(at: datetime, now: datetime) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any, Final
 
+from coopconsume.admin.offsets.status import since_of
 from coopconsume.admin.tables import Table
 from coopconsume.group.owned import kept_key
 from coopconsume.texts import one_line, span
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 #: Characters of an error that are shown, at most.
 _ERROR: Final = 200
 _TITLES: Final = (
-    "record", "key", "state", "records behind", "attempts", "due in", "error", "decide by"
+    "record", "key", "state", "since", "records behind", "attempts", "due in", "error", "decide by"
 )  # fmt: skip
 
 
@@ -50,8 +51,8 @@ class BlockedRows:
             [
                 (
                     f"{one.name}@{record.offset}", _key(one, record),
-                    "parked" if record.is_parked else "pending", _behind(one, record),
-                    record.attempts,
+                    "parked" if record.is_parked else "pending", since_of(record),
+                    _behind(one, record), record.attempts,
                     None if record.is_parked else span(record.due_ms / 1000 - now.timestamp()),
                     one_line(record.error, _ERROR), self._command(one, record),
                 )

@@ -23,6 +23,7 @@ from coopconsume import Admin
 from coopconsume.cli import main
 from coopconsume.errors import InvalidOption, MissingOption
 from coopconsume.kafka import parked_keys
+from coopconsume.kafka.blocker_records import BlockerRecord, read_blockers
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.kafka.parked_keys import BehindParked, ParkedKeys, count_behind
 from coopconsume.kafka.retention import ExpiringOffsets, OpenOffsets, find_expiring
@@ -265,6 +266,8 @@ def test_records_that_retention_deletes_next_are_counted(
     options = Options.parse(
         {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.group.id": "g"}, table=False
     )
+    oldest = BlockerRecord(is_there=True, written_ms=int((now - 7.95 * day) * 1000))
+    assert read_blockers(options, {(aged, 2): 0}) == {(aged, 2): oldest}
     some = OpenOffsets(0, 6, OffsetRanges([(1, 1)]))
     partitions = {(aged, 0): some, (aged, 1): replace(some, first=4), (kept, 0): some}
     with closing(Cluster(options)) as cluster:
@@ -278,18 +281,19 @@ def test_records_that_retention_deletes_next_are_counted(
             time.sleep(0.1)
         assert cluster.retention([aged, kept]) == {aged: 8 * day}
         # Within an eighth of a day those of 7.95 and 7.9 days; the younger one is done.
-        assert find_expiring(cluster, partitions) == ExpiringOffsets(1, day / 8)
+        assert find_expiring(cluster, partitions) == ExpiringOffsets(1, day / 8, ((aged, 0),))
         done = OffsetRanges([(0, 2)])
         late = {(aged, 0): replace(some, first=3, done=done), (kept, 0): some}
-        assert find_expiring(cluster, late) == ExpiringOffsets(1, day)
+        assert find_expiring(cluster, late) == ExpiringOffsets(1, day, ((aged, 0),))
         assert find_expiring(cluster, {(aged, 1): replace(some, first=4)}) is None
         all_old = OpenOffsets(0, 1, OffsetRanges())
-        assert find_expiring(cluster, {(aged, 2): all_old}) == ExpiringOffsets(1, day / 8)
+        found = find_expiring(cluster, {(aged, 2): all_old})
+        assert found == ExpiringOffsets(1, day / 8, ((aged, 2),))
         store = CommitStore.open(tmp_path / "commits", cluster=cluster.cluster_id)
     epoch = store.claim("g", "somebody", [(aged, 0)])
     store.start("g", epoch, "somebody", {(aged, 0): 0})
     text = called(kafka, store.target, "lag", "g").stdout
-    first = "Within 3 h, retention deletes up to 2 records that are not done"
+    first = f"Within 3 h, retention deletes up to 2 records of {aged}-0 that are not done"
     assert text.startswith(f"{first}\n")
     assert "next:" not in text, "the next command is this one"
     # The next command runs as it is printed, wherever the options were.
@@ -303,6 +307,8 @@ def test_records_that_retention_deletes_next_are_counted(
         found = CliRunner().invoke(main, ["groups", "describe", "g", *given])
         words = shlex.split(found.stdout.splitlines()[1])
         assert words == ["next:", "coopconsume", "lag", "g", *expected]
+        listed = CliRunner().invoke(main, ["groups", "list", "--json", *given])
+        assert shlex.split(json.loads(listed.stdout)[0]["verdict"]["command"]) == words[1:]
         assert CliRunner().invoke(main, words[2:]).stdout.startswith(first)
 
 

@@ -6,7 +6,7 @@ import json
 import re
 import time
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
@@ -111,12 +111,14 @@ def test_a_group_is_shown_with_its_gaps_and_what_holds_it(cli: OffsetsCli, tmp_p
     assert since <= datetime.now(UTC)
     (lag,) = cli.answer("lag", group)
     assert lag["lag"] == 4
+    failed = datetime.fromisoformat(lag["blocker"]["failing_since"])
+    assert (since - failed) // timedelta(milliseconds=1) == 0, "its row is that of the gap"
     assert lag["blocker"] == {
         "offset": 4, "state": "failed", "key_hash": key_hash(b"4"), "attempts": 3,
         "since": gap["since"],
         "due": "2096-10-02T07:06:40+00:00", "error": "no", "done_behind": 2, "open_behind": 1,
         "key": "4", "deleted_by": "", "ordering_key": None,
-        "has_ordering_key": False, "knows_ordering_key": False,
+        "has_ordering_key": False, "knows_ordering_key": False, "failing_since": failed.isoformat(),
     }  # fmt: skip
     assert cli.answer("offsets", "lag", group) == [lag]
     drawn = tmp_path / "map.svg"
@@ -128,7 +130,7 @@ def test_a_group_is_shown_with_its_gaps_and_what_holds_it(cli: OffsetsCli, tmp_p
     assert re.search(rf"^{cli.harness.topic}-0 +4 +4 +failed +4 +3 ", table, re.MULTILINE)
     assert re.match(
         r"Nobody has worked on this group since [-: 0-9]+ UTC: 4 records wait\n"
-        r"also: Held by 4: no \(attempt 3, next in \d+ d\)\n\nPARTITION ",
+        r"also: Held by 4 since [-: 0-9]+ UTC: no \(attempt 3, next in \d+ d\)\n\nPARTITION ",
         table,
     )
     described = cli.call("groups", "describe", group).stdout
@@ -140,7 +142,8 @@ def test_a_group_is_shown_with_its_gaps_and_what_holds_it(cli: OffsetsCli, tmp_p
     assert (cut["blocker"]["key"], cut["blocker"]["deleted_by"]) == (None, "retention")
     described = cli.call("groups", "describe", group).stdout
     assert "deleted by retention" in described
-    assert described.startswith("Retention has deleted 1 offset that was not done\n")
+    lost = f"Retention has deleted 1 offset of {cli.harness.topic}-0 that was not done\n"
+    assert described.startswith(lost)
     missing = cli.call("offsets", "show", f"{group}x")
     assert (missing.exit_code, f"did you mean {group!r}?" in missing.stderr) == (1, True)
 

@@ -80,7 +80,7 @@ CLOCKS = [
         "snapshot-forgets-waits",
         "A snapshot keeps how long a failed record was to wait.",
         "commits/snapshot.py",
-        '"delays": _delays_to_plain(group.partitions),',
+        '"delays": _of_pending_to_plain(group.partitions, "delay_ms"),',
         '"delays": [],',
         (_CLOCKS + "test_a_due_time_holds_although_its_writer_had_another_clock",),
     ),

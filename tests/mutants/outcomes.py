@@ -115,7 +115,7 @@ RETRIES = [
     Mutant(
         "postponed-is-not-failed",
         "A record that no counted call has failed on is a failed one.",
-        "coopconsume/group/owned.py",
+        "commits/model.py",
         "return attempts > 0 or bool(error)",
         "return attempts > 0",
         ("tests/unit/runtime/test_job_verdict.py::test_its_partitions_decide",),

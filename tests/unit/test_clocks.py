@@ -156,6 +156,40 @@ def test_a_due_time_holds_although_its_writer_had_another_clock(tmp_path, monkey
         store.commit("g", epoch, "m", {("t", 0): [(6, 6)]})
 
 
+def test_the_log_says_when_a_record_failed_first_and_when_it_was_parked(tmp_path, monkeypatch):
+    """Attempts do not change it, nor a snapshot; where it is not known there is no time."""
+    path, real, hour = str(tmp_path / "commits"), time.time, 3_600
+    store = CommitStore.open(path)
+    epoch = store.open_epoch("g", {"m": [("t", 0)]}, previous=None)
+
+    def write(hours, *pending):
+        with monkeypatch.context() as patch:
+            patch.setattr(Skewed, "hours", hours)
+            patch.setattr(commits.rows, "datetime", Skewed)
+            store.commit("g", epoch, "m", {}, pending={("t", 0): pending})
+
+    def since():
+        """By offset, in hours from now."""
+        found = CommitStore.open(path).pending("g")["t", 0]
+        times = {offset: one.since_ms for offset, one in found.items()}
+        return {at: ms and round((ms / 1000 - real()) / hour) for at, ms in times.items()}
+
+    read = Pending(3, 1)  # no call of it has failed
+    write(1, read, Pending(5, 1, 1, 0, "x"), Pending(7, 1, 0, 0, "is down"))
+    write(2, Pending(5, 1, 2, 0, "x"), Pending(9, 1, 1, 0, "x"))
+    write(3, Pending(5, 1, 3, commits.model.PARKED_MS, "x"), Pending(9, 1, 2, 0, "y"))
+    expected = {3: None, 5: 3, 7: 1, 9: 2}
+    for _ in range(3):
+        assert since() == expected
+        store.compact()
+        write(4, Pending(9, 1, 3, 0, "y"))
+    write(5, Pending(5, 1, 0, 0, "x"))
+    assert since() == expected | {5: 5}, "a decision has it tried again"
+    own = store.pending("g")["t", 0].values()
+    store.reset("g", {("t", 0): 0}, pending={("t", 0): [*own, Pending(11, 1, 4, 0, "z")]})
+    assert since() == expected | {5: 5, 11: None}, "an operator brought the last one"
+
+
 def test_what_is_in_doubt_waits_its_time_by_the_monotonic_clock(monkeypatch):
     """A clock that is set, forth or back, neither ends the wait nor makes it longer."""
     pending = [Failed(3, 5, 1, time.monotonic() + 40.0, "x")]

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from coopconsume.cli.place import at_a_place, at_given_place
-from coopconsume.command_place import command_place
+from coopconsume.cli.place import at_a_place
+from coopconsume.command_place import command_place, option_words
 from coopconsume.options import Options
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 PLACE = {"kafka.bootstrap.servers": "a:9092,b:9092", "commitTable": "./commits"}
@@ -29,31 +29,26 @@ def test_a_place_has_what_a_connection_needs_and_no_secrets() -> None:
         "kafka.sasl.jaas.config": login.replace("required", 'required username="u"'),
         "kafka.client.id": "c",
     }, group=False)  # fmt: skip
-    found = command_place(options.kafka, "/my data/commits")
+    found = command_place(options, "/my data/commits")
     assert shlex.split(found) == [
         "--bootstrap-servers", "a:9092,b:9092", "--commit-table", "/my data/commits",
         "-o", "kafka.sasl.mechanism=PLAIN", "-o", "kafka.security.protocol=SASL_PLAINTEXT",
     ]  # fmt: skip
     plain = Options.parse(PLACE, group=False)
-    table = command_place(plain.kafka, "s3://user:hush@bucket/commits")
+    table = command_place(plain, "s3://user:hush@bucket/commits")
     assert shlex.split(table) == [
         "--bootstrap-servers", "a:9092,b:9092", "--commit-table", "s3://user:***@bucket/commits",
     ]  # fmt: skip
     certificates = plain.kafka | {"ssl.truststore.certificates": "-----BEGIN\nMII"}
-    assert "BEGIN" not in command_place(certificates, "./commits"), "one line is one command"
-
-
-@dataclass
-class _Found:
-    place: str
+    assert "BEGIN" not in option_words(certificates, "./commits"), "one line is one command"
 
 
 @click.command()
 @at_a_place
-def _where(**_: Any) -> None:
-    """Print the place of the next command."""
-    found: Any = _Found("--bootstrap-servers of:1 --commit-table options")
-    click.echo(at_given_place(found).place)
+def _where(options: Mapping[str, str], **_: Any) -> None:
+    """Print the place of the next command, as all that reads a group knows it."""
+    parsed = Options.parse({**options, "kafka.group.id": "g"})
+    click.echo(command_place(parsed, parsed.commit_table))
 
 
 @pytest.mark.parametrize(
@@ -91,4 +86,13 @@ def test_a_next_command_names_no_file_that_can_be_read_once() -> None:
         found = CliRunner().invoke(_where, ["--command-config", f"/dev/fd/{end}"])
     finally:
         os.close(end)
-    assert found.output == "--bootstrap-servers of:1 --commit-table options\n", found.output
+    assert found.output == "--bootstrap-servers a:1 --commit-table ./c\n", found.output
+
+
+def test_without_a_file_a_next_command_has_all_that_is_given() -> None:
+    """Settings of the session, too."""
+    given = ["--bootstrap-servers", "a:1", "--commit-table", "./c"]
+    session = ["--spark-conf", "spark.a=1"]
+    for words in (given, [*given, *session]):
+        found = CliRunner().invoke(_where, words)
+        assert shlex.split(found.output) == words, found.output

@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from commits import OffsetRanges
-from coopconsume.group.owned import has_failed, is_known_key, kept_key
+from commits.model import has_failed
+from coopconsume.group.owned import is_known_key, kept_key
 from coopconsume.record import shown_key
 
 if TYPE_CHECKING:
@@ -38,6 +39,16 @@ NOT_DONE = "not done"
 #: Why the log has no record at the offset of a blocker: its start has passed the offset; or the
 #: record was compacted away or aborted, or the offset is that of a transaction marker.
 RETENTION, COMPACTION = "retention", "compaction"
+
+
+def time_of(ms: int) -> datetime:
+    """Returns a time in milliseconds since 1970; the last one that can be shown if it is later."""
+    return datetime.fromtimestamp(min(ms, _LAST_MS) / 1000, UTC)
+
+
+def since_of(record: Pending) -> datetime | None:
+    """Returns when a record failed first or was parked; None if the log does not say."""
+    return None if record.since_ms is None else time_of(record.since_ms)
 
 
 @dataclass(frozen=True)
@@ -133,6 +144,7 @@ class Blocker:
             has failed; the commit log has it then.
         has_ordering_key: Whether the group has the option ``orderingKey``.
         knows_ordering_key: Whether the commit log has the ordering key; it may be none.
+        failing_since: When it failed first or was parked; None if the log does not say.
     """
 
     offset: int
@@ -149,6 +161,7 @@ class Blocker:
     ordering_key: str | None = None
     has_ordering_key: bool = False
     knows_ordering_key: bool = False
+    failing_since: datetime | None = None
 
     @property
     def shown_key(self) -> str | None:
@@ -326,9 +339,7 @@ class PartitionStatus:
             failed.key_hash if failed else None,
             failed.attempts if failed else 0,
             self.times.stable_since if stands else None,
-            datetime.fromtimestamp(min(failed.due_ms, _LAST_MS) / 1000, UTC)
-            if failed and not failed.is_parked
-            else None,
+            time_of(failed.due_ms) if failed and not failed.is_parked else None,
             failed.error if failed else "",
             len(self.done),
             max(0, sum(last - first + 1 for first, last in self.open_ranges) - 1),
@@ -337,6 +348,7 @@ class PartitionStatus:
             kept,
             has_ordering_key=self.has_ordering_keys,
             knows_ordering_key=self.has_ordering_keys and is_known,
+            failing_since=since_of(failed) if failed else None,
         )
 
     def _key_at(self, offset: int) -> tuple[str | None, bool]:

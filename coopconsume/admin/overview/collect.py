@@ -118,7 +118,7 @@ def _facts_of_all(options: Options, cluster: Cluster, store: CommitStore) -> lis
     expiring = find_all_expiring(
         cluster, {facts.group: _open_offsets(facts.statuses) for facts in found}
     )
-    place = command_place(options.kafka, store.target)
+    place = command_place(options, store.target)
     return [replace(facts, expiring=expiring[facts.group], place=place) for facts in found]
 
 
@@ -241,7 +241,7 @@ def _read_facts(
         facts,
         statuses=statuses,
         expiring=readers.expiring(_open_offsets(statuses)),
-        place=command_place(options.kafka, store.target),
+        place=command_place(options, store.target),
     )
     if not (facts.row and facts.row.sharing):
         facts = replace(facts, behind=readers.behind(_parked_keys(statuses)))

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from assignors import KeyRange
+from commits.model import has_failed
 from coopconsume.admin.html import html
 from coopconsume.admin.offsets.tables import blocker_table, lag_table, shown_primary
 from coopconsume.admin.overview.verdict import group_verdicts, lasting
@@ -17,7 +18,6 @@ from coopconsume.admin.tables import (
     Table,
     share_of_space,
 )
-from coopconsume.group.owned import has_failed
 from coopconsume.kafka.coordinator import DEAD
 from coopconsume.texts import counted, failures
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from coopconsume.admin.offsets.status import FAILED
+from coopconsume.admin.offsets.status import FAILED, PARKED, since_of, time_of
 from coopconsume.group.owned import kept_key
 from coopconsume.kafka.parked_keys import BehindParked
 from coopconsume.monitoring.verdict import (
@@ -16,7 +16,7 @@ from coopconsume.monitoring.verdict import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime
 
     from coopconsume.admin.offsets.status import PartitionStatus
@@ -44,6 +44,8 @@ def group_verdicts(
 def condition_of(group: GroupOverview, now: datetime, pace: Pace | None = None) -> Condition:
     """Returns what the overview of a group says of its condition; arguments as above."""
     partitions = group.partitions
+    lost = [(one, count) for one in partitions if (count := _deleted(one))]
+    open_ = [] if pace and pace.done else sorted(_open(group, now), key=lambda both: both[0])
     parked = [(one, offset) for one in partitions for offset in one.parked]
     return Condition(
         group.group,
@@ -56,10 +58,14 @@ def condition_of(group: GroupOverview, now: datetime, pace: Pace | None = None) 
         [_place(one, offset) for one, offset in parked[:_NAMED]],
         len(parked),
         0 if group.sharing else len({_lane(one, offset) for one, offset in parked}),
+        _first_of([since_of(one.pending[offset]) for one, offset in parked]),
         _behind(partitions),
         [*_failed(partitions, now)],
         _lost_member(partitions, now),
-        deleted=sum(map(_deleted, partitions)),
+        open_since=open_[0][0] if open_ else None,
+        open_records=[place for _, place in open_[:_NAMED]],
+        deleted=sum(count for _, count in lost),
+        deleted_of=[one.name for one, _ in lost],
         expiring=group.expiring,
         pace=pace,
         last_commit=group.last_commit,
@@ -108,6 +114,31 @@ def _behind(partitions: Iterable[PartitionOverview]) -> BehindParked | None:
     return BehindParked(sum(one.records for one in counts), all(one.is_all for one in counts))
 
 
+def _first_of(times: Sequence[datetime | None]) -> datetime | None:
+    """Returns the first of some times; None if one of them is not known."""
+    known = [one for one in times if one is not None]
+    return min(known, default=None) if len(known) == len(times) else None
+
+
+def _open(group: GroupOverview, now: datetime) -> Iterator[tuple[datetime, RecordPlace]]:
+    """Yields the first record of each partition on which members are at work, and since when.
+
+    At the earliest that is when it was written, and when the group last committed or changed.
+    """
+    changes = [event.at for event in group.events if event.counted]
+    changes += [] if group.last_commit is None else [group.last_commit]
+    if not changes or not group.is_worked_on or group.state in _REBALANCING:
+        return
+    for one in group.partitions:
+        record, blocker = one.record, one.blocker
+        if record is None or record.written_ms is None or blocker is None or not one.owners:
+            continue
+        is_held = blocker.has_failed or blocker.state == PARKED or any(lasting(one, now))
+        if not is_held and not blocker.deleted_by:
+            at = max(*changes, time_of(record.written_ms))
+            yield at, RecordPlace(one.topic, one.partition, blocker.offset, blocker.shown_key)
+
+
 def _failed(partitions: Iterable[PartitionStatus], now: datetime) -> Iterator[FailedRecord]:
     """Yields the failed records that hold stable offsets, and are tried again."""
     for one in partitions:
@@ -115,7 +146,7 @@ def _failed(partitions: Iterable[PartitionStatus], now: datetime) -> Iterator[Fa
         if blocker is not None and blocker.state == FAILED and blocker.has_failed:
             place = RecordPlace(one.topic, one.partition, blocker.offset, blocker.shown_key)
             due = None if blocker.due is None else (blocker.due - now).total_seconds()
-            yield FailedRecord(place, blocker.attempts, blocker.error, due)
+            yield FailedRecord(place, blocker.attempts, blocker.error, due, blocker.failing_since)
 
 
 def _lost_member(partitions: Iterable[PartitionOverview], now: datetime) -> LostMember | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from assignors import key_hash
 from coopconsume.admin.offsets.reading import unknown_group
+from coopconsume.admin.offsets.status import since_of
 from coopconsume.admin.place_choice import PlaceChoice
 from coopconsume.group.owned import kept_key
 from coopconsume.kafka.connection import Connection
@@ -41,6 +42,8 @@ class FailedRecord:
         due: When it is tried again, by the clock of the member that wrote it; None if it is parked.
         error: The last error.
         decision: The open decision on it; None without one.
+        since: When it failed first or was parked, by the clock of the member that wrote it; None
+            if the commit table does not say.
     """
 
     topic: str
@@ -54,6 +57,7 @@ class FailedRecord:
     due: datetime | None
     error: str
     decision: Decision | None
+    since: datetime | None = None
 
     @property
     def name(self) -> str:
@@ -214,4 +218,5 @@ def _record(
     return FailedRecord(
         tp[0], topic_id, tp[1], pending.offset, kept_key(pending), pending.key_hash,
         "parked" if pending.is_parked else "failed", pending.attempts, due, pending.error, decision,
+        since_of(pending),
     )  # fmt: skip

@@ -27,10 +27,10 @@ _FATES: Final[dict[RecordAction, tuple[str, str]]] = {
 def record_table(records: Sequence[FailedRecord], now: datetime) -> Table:
     """Returns a row for each failed record."""
     return Table(
-        ("record", "key", "attempts", "state", "due in", "error", "decision", "by"),
+        ("record", "key", "attempts", "state", "since", "due in", "error", "decision", "by"),
         [
             (
-                one.name, one.key, one.attempts, one.state, _due_in(one, now),
+                one.name, one.key, one.attempts, one.state, one.since, _due_in(one, now),
                 one_line(one.error, _MOST), one.decision and one.decision.action,
                 one.decision and one_line(str(one.decision.by), _MOST),
             )

@@ -28,7 +28,7 @@ def blocker_at(
 
     ``state`` is ``failed`` (waits for its next attempt in ``dueInSeconds``, in a real-time
     ``slot`` or for a batch), ``parked``, ``in flight`` (in ``slot``), ``to do``, or ``elsewhere``
-    if the offset is not ours.
+    if the offset is not ours. It failed first ``failingSeconds`` ago, if that is known.
 
     Args:
         offset: The offset.
@@ -47,6 +47,7 @@ def blocker_at(
         state, due = "parked" if waiting.is_parked else waits, waiting.due
     elif any(offset in s.todo or offset >= s.position for s in cursors):
         state = "to do"
+    since = failed.since if failed else None
     return {
         "offset": offset,
         "state": state,
@@ -54,6 +55,7 @@ def blocker_at(
         "key": failed.key if failed else None,
         "keyHash": failed.key_hash if failed else None,
         "attempts": failed.attempts if failed else 0,
+        "failingSeconds": None if since is None else round(max(0.0, now - since), 1),
         "dueInSeconds": None if due == math.inf else round(max(0.0, due - now), 1),
         "error": failed.error if failed else "",
         "behind": len(failed.behind) if failed else 0,

@@ -27,6 +27,9 @@ class FailedRecords:
 
     def add(self, record: Waiting) -> Waiting:
         """Adds the last failure of a record, and returns it."""
+        before = self._last.get(record.offset)
+        if before is not None and before.is_parked == record.is_parked:
+            record.since = before.since
         self.attempts[record.offset] = record.attempts
         self.ended.pop(record.offset, None)
         self._last[record.offset] = record

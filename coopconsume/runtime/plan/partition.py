@@ -254,7 +254,7 @@ class Partition:
         self.ledger.wake()
         for waiting in self.supply.parked:
             if waiting.offset == offset:
-                waiting.due, waiting.attempts = now, 0
+                waiting.due, waiting.attempts, waiting.since = now, 0, now
                 self.lanes.failed.restart(offset)
 
     def discard(self, offset: int, now: float) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from coopconsume.group.owned import has_failed
+from commits.model import has_failed
 from coopconsume.texts import failures
 
 if TYPE_CHECKING:

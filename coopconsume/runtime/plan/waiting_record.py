@@ -52,7 +52,7 @@ class Waiting(Failed):
         """
         return cls(
             failure.offset, failure.key_hash, failure.attempts, now + failure.delay, failure.error,
-            failure.headers, shown_key(failure.key), is_undelivered=is_undelivered,
+            failure.headers, shown_key(failure.key), since=now, is_undelivered=is_undelivered,
         )  # fmt: skip
 
     @property

@@ -256,7 +256,7 @@ class Meter:
             self._course.add(now, offsets, sums["lag"], sums["pending"])
             pace = self._course.pace
             verdict = job_verdict(
-                group, partitions, partitions_now, self.waiting, pace,
+                group, partitions, partitions_now, self.waiting, pace, now=now, call=call,
                 expiring=self._expiring(partitions, now), place=self._place,
             )  # fmt: skip
             event = Progress(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from coopconsume.group.owned import has_failed
+from commits.model import has_failed
 from coopconsume.kafka.parked_keys import BehindParked
 from coopconsume.monitoring.verdict import (
     Condition,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from coopconsume.kafka.retention import ExpiringOffsets
     from coopconsume.monitoring.verdict import Pace
     from coopconsume.runtime.plan import Partition
-    from coopconsume.runtime.status.waiting import Reason, WaitingFor
+    from coopconsume.runtime.status.waiting import OldestCall, Reason, WaitingFor
 
 #: What a job waits for that other facts say better, or that belongs to its work.
 _NOT_STALLED: Final[set[Reason]] = {
@@ -43,6 +43,8 @@ def job_verdict(
     waiting: WaitingFor | None,
     pace: Pace | None = None,
     *,
+    now: float,
+    call: OldestCall | None = None,
     expiring: ExpiringOffsets | None = None,
     place: str = "",
 ) -> Verdict:
@@ -56,14 +58,19 @@ def job_verdict(
         described: The entry of each of them in progress.
         waiting: What the job waits for, if it commits nothing.
         pace: How fast its group works on them; None if that is not known.
+        now: The time on the clock of the partitions.
+        call: The handler call that has run for longest, if it is known.
         expiring: What retention deletes next of them, if there is any.
         place: The options of commands that name the cluster and the commit table.
     """
-    now, reason = datetime.now(UTC), waiting.reason if waiting else None
+    here, reason = datetime.now(UTC), waiting.reason if waiting else None
     with_parked = [one for one, at in zip(partitions, described, strict=True) if at["parked"]]
     parked = [(one, record) for one in with_parked for record in one.supply.parked]
     keys = sum(not one.supply.shares_chunks for one, _ in parked)
     behind = sum(_behind(record) for _, record in parked)
+    times = [record.since for _, record in parked]
+    known = [now - since for since in times if since is not None]
+    hangs = call if reason == "handlers" else None
     found = Condition(
         group,
         sum(max(0, at["lag"]) for at in described),
@@ -74,16 +81,24 @@ def job_verdict(
         ],
         parked_count=len(parked),
         parked_keys=keys,
+        parked_since=_ago(max(known), here) if known and len(known) == len(times) else None,
         behind=BehindParked(behind) if keys else None,
-        failed=[_failed(at) for at in described if _is_failed(at)],
-        lost_member=_lost_member(described, now),
+        failed=[_failed(at, here) for at in described if _is_failed(at)],
+        lost_member=_lost_member(described, here),
         stalled=waiting.message if waiting and waiting.reason not in _NOT_STALLED else "",
+        open_since=_ago(hangs.seconds, here) if hangs else None,
+        open_records=[RecordPlace(*hangs.place)] if hangs else (),
+        is_running=True,
         expiring=expiring,
         # Why nothing is committed is known better from what it waits for.
         pace=pace if pace and pace.done else None,
         place=place,
     )
-    return verdicts(found, now)[0]
+    return verdicts(found, here)[0]
+
+
+def _ago(seconds: float, now: datetime) -> datetime:
+    return now - timedelta(seconds=seconds)
 
 
 def _behind(record: Failed) -> int:
@@ -97,10 +112,14 @@ def _is_failed(at: Mapping[str, Any]) -> bool:
     return has_failed(blocker["attempts"], blocker["error"])
 
 
-def _failed(at: Mapping[str, Any]) -> FailedRecord:
+def _failed(at: Mapping[str, Any], now: datetime) -> FailedRecord:
     blocker = at["blocker"]
     place = RecordPlace(at["topic"], at["partition"], blocker["offset"], blocker["key"])
-    return FailedRecord(place, blocker["attempts"], blocker["error"], blocker["dueInSeconds"])
+    seconds = blocker["failingSeconds"]
+    return FailedRecord(
+        place, blocker["attempts"], blocker["error"], blocker["dueInSeconds"],
+        None if seconds is None else _ago(seconds, now),
+    )  # fmt: skip
 
 
 def _lost_member(described: Iterable[Mapping[str, Any]], now: datetime) -> LostMember | None:

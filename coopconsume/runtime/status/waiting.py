@@ -66,6 +66,11 @@ class OldestCall:
     offset: int
     seconds: float
 
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """Topic, partition and offset."""
+        return self.topic, self.partition, self.offset
+
     def describe(self) -> dict[str, Any]:
         """Returns the fields of progress events."""
         return {

@@ -82,7 +82,7 @@ def found(tmp_path: Path) -> GroupReading:
     facts = GroupFacts(
         KafkaGroup("Stable", "sticky", (member,)), store.assignment("g"), (), store.history("g"),
         group="g", cluster="c", servers="kafka:9092", table="/commits", store=store.id,
-        behind={("t", 0): BehindParked(2)}, expiring=ExpiringOffsets(4, 900.0),
+        behind={("t", 0): BehindParked(2)}, expiring=ExpiringOffsets(4, 900.0, (("t", 0),)),
     )  # fmt: skip
     times, state, failed = times_of(facts.history), store.state("g"), store.pending("g")
     statuses = [

@@ -16,6 +16,7 @@ from commits.model import PARKED_MS
 from coopconsume.admin.html import html
 from coopconsume.admin.overview import (
     ClaimOverview,
+    GroupEvent,
     GroupOverview,
     InDoubtRange,
     MemberOverview,
@@ -28,9 +29,10 @@ from coopconsume.admin.overview.tables import group_parts, lag_parts
 from coopconsume.admin.overview.verdict import condition_of, group_verdicts
 from coopconsume.admin.tables import Headline
 from coopconsume.admin.text import text_lines, write
+from coopconsume.kafka.blocker_records import BlockerRecord
 from coopconsume.kafka.parked_keys import BehindParked, ParkedKeys
 from coopconsume.kafka.retention import ExpiringOffsets
-from coopconsume.monitoring.verdict import LEVELS, RecordPlace
+from coopconsume.monitoring.verdict import LEVELS, Pace, RecordPlace
 
 NOW = datetime(2026, 11, 30, 4, 30, tzinfo=UTC)
 OWNED = (OwnedRange("m", KeyRange()),)
@@ -99,7 +101,7 @@ def first(found: GroupOverview) -> tuple[str, str]:
             ("waiting", "failed"),
         ),
         (
-            group(partition(stable_offset=4), expiring=ExpiringOffsets(6, 60.0)),
+            group(partition(stable_offset=4), expiring=ExpiringOffsets(6, 60.0, (("t", 0),))),
             ("danger", "retention"),
         ),
         # No call of it has counted, as while a service is down.
@@ -192,6 +194,115 @@ def test_the_last_lost_member_counts() -> None:
     lost = condition_of(found, NOW).lost_member
     assert lost is not None
     assert (lost.seconds, lost.until, [*lost.partitions]) == (9.0, late, ["t-0", "t-1"])
+
+
+def test_since_when_keys_wait_is_the_time_of_the_first_if_all_are_known() -> None:
+    """Failed records have the time of their first failure."""
+    old, late = (replace(parked(at), since_ms=at * 1_000) for at in (4, 5))
+    for records, since in (((late, old), 4), ((old, parked(5)), None), ((late,), 5)):
+        condition = condition_of(group(_holding(*records)), NOW)
+        assert condition.parked_since == (since and datetime.fromtimestamp(since, UTC))
+    (held,) = condition_of(group(_holding(Pending(4, 7, 1, 9, "no", since_ms=4_000))), NOW).failed
+    assert held.since == datetime.fromtimestamp(4, UTC)
+    (unknown,) = condition_of(group(_holding(Pending(4, 7, 1, 9, "no"))), NOW).failed
+    assert unknown.since is None
+
+
+def _holding(*records: Pending) -> PartitionOverview:
+    return partition(stable_offset=4, pending={one.offset: one for one in records})
+
+
+MINUTE = timedelta(minutes=1)
+#: What a single look has of a hang: a record that was written long ago, and a commit before it.
+OLD = BlockerRecord(is_there=True, key=b"k", written_ms=round((NOW - MINUTE).timestamp() * 1_000))
+HANG = {"stable_offset": 4, "record": OLD}
+FRESH = replace(OLD, written_ms=round(NOW.timestamp() * 1_000))
+
+
+def epoch(at: datetime, kind: str = "epoch", *, counted: bool = True) -> GroupEvent:
+    """Returns a change of the group."""
+    return GroupEvent(kind, at, 1, "m", 1, None, counted, "")
+
+
+@pytest.mark.parametrize(
+    ("found", "since"),
+    [
+        # Its topic was quiet for an hour; then a record came, and its handler hangs.
+        (group(partition(**HANG), last_commit=NOW - 60 * MINUTE), MINUTE),
+        # There was more to do as it committed last.
+        (group(partition(**HANG), last_commit=NOW - MINUTE / 2), MINUTE / 2),
+        # It has committed nothing since it began.
+        (group(partition(**HANG), events=(epoch(NOW - MINUTE / 2),)), MINUTE / 2),
+        (
+            group(
+                partition(**HANG), last_commit=NOW - 9 * MINUTE,
+                events=(epoch(NOW - MINUTE / 3), epoch(NOW, counted=False)),
+            ),
+            MINUTE / 3,
+        ),
+        # A record came just now: the group was idle before.
+        (
+            group(partition(stable_offset=4, record=FRESH), last_commit=NOW - 60 * MINUTE),
+            0 * MINUTE,
+        ),
+        # An idle group, and others in which nothing says that a record could have been done.
+        (group(partition(), last_commit=NOW - MINUTE), None),
+        (group(partition(**HANG)), None),
+        (group(partition(stable_offset=4), last_commit=NOW - MINUTE), None),
+        (group(partition(**HANG, owners=()), last_commit=NOW - MINUTE), None),
+        (group(partition(**HANG), last_commit=NOW - MINUTE, members=()), None),
+        (group(partition(**HANG), last_commit=NOW - MINUTE, state="PreparingRebalance"), None),
+        (
+            group(
+                partition(**HANG, in_doubt=(InDoubtRange(KeyRange(), 9.0, None),)),
+                last_commit=NOW - MINUTE,
+            ),
+            None,
+        ),
+        (group(partition(**HANG, pending={4: parked(4)}), last_commit=NOW - MINUTE), None),
+        (
+            group(
+                partition(**HANG, pending={4: Pending(4, 7, 1, 9, "no")}),
+                last_commit=NOW - MINUTE,
+            ),
+            None,
+        ),
+        # There is no record: the offset is that of a transaction marker.
+        (
+            group(
+                partition(stable_offset=4, record=replace(OLD, is_there=False)),
+                last_commit=NOW - MINUTE,
+            ),
+            None,
+        ),
+    ],
+)  # fmt: skip
+def test_a_single_look_sees_since_when_a_record_could_have_been_done(
+    found: GroupOverview, since: timedelta | None
+) -> None:
+    """It is there, nothing holds it, and since then neither a commit nor another epoch came."""
+    condition = condition_of(found, NOW)
+    assert condition.open_since == (None if since is None else NOW - since)
+    expected = [] if since is None else [RecordPlace("t", 0, 4, "k")]
+    assert condition.open_records == expected
+
+
+def test_a_hang_is_seen_in_a_single_look() -> None:
+    """As it is on the page; not if commits come, although the record that is known is old."""
+    found = group(partition(**HANG), partition(1, **HANG), last_commit=NOW - MINUTE / 2)
+    first, *_ = group_verdicts(found, NOW)
+    assert first.reason == "stalled"
+    assert first.sentence == "No commit since 04:29:30 UTC: 12 records not done"
+    assert [one.partition for one in first.records] == [0, 1]
+    assert group_verdicts(found, NOW, Pace(2.0, 0.0, 4.0))[0].reason == "working"
+
+
+def test_retention_names_the_partitions_that_have_lost_records() -> None:
+    """Not those that have all that they need."""
+    cut = {"stable_offset": 4, "log_start": 6}
+    found = group(partition(**cut), partition(1), partition(2, **cut))
+    sentence = "Retention has deleted 4 offsets of t-0, t-2 that were not done"
+    assert group_verdicts(found, NOW)[0].sentence == sentence
 
 
 def test_the_verdict_is_first_in_text_html_and_json() -> None:

@@ -45,8 +45,12 @@ def test_any_number_of_groups_is_foreseen_by_the_same_requests() -> None:
     }
     found = find_all_expiring(logs, groups)  # type: ignore[arg-type]
     assert found == {
-        "a": ExpiringOffsets(7, DAY / 8), "b": ExpiringOffsets(18, DAY / 8), "c": None, "d": None
+        "a": ExpiringOffsets(7, DAY / 8, (("old", 1),)),
+        "b": ExpiringOffsets(18, DAY / 8, (("old", 2), ("old", 1))),  # that loses most first
+        "c": None, "d": None,
     }  # fmt: skip
+    assert found["b"] is not None
+    assert found["b"].names == ["old-2", "old-1"]
     both = [("old", 1), ("old", 2)]
     assert logs.calls == [[("old", 0), *both], both, both, both]
     for group, partitions in groups.items():

@@ -9,6 +9,7 @@ import math
 import re
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -173,7 +174,8 @@ def test_an_event_describes_a_whole_batch():
     assert found["blocker"]["behind"] == 1
     verdict = event_dict["verdict"]
     assert (event_dict["verdictSeverity"], verdict["reason"]) == (3, "decision")
-    assert verdict["sentence"] == "1 key waits for your decision: 1 record behind it"
+    since = f"{datetime.fromisoformat(verdict['since']):%H:%M:%S} UTC"
+    assert verdict["sentence"] == f"1 key waits for your decision since {since}: 1 record behind it"
     assert verdict["records"] == [{"topic": "orders", "partition": 0, "offset": 2, "key": "k"}]
 
 

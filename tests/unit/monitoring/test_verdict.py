@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -26,6 +27,12 @@ NOW = datetime(2026, 11, 30, 4, 30, tzinfo=UTC)
 SEVEN = RecordPlace("orders", 0, 7, "customer-7")
 PARKED = {"parked": [SEVEN], "parked_count": 2, "parked_keys": 2}
 HELD = FailedRecord(SEVEN, 4, "ValueError: card\ndeclined", 6.2)
+MIDNIGHT = datetime(2026, 11, 30, tzinfo=UTC)
+
+
+def expiring(records: int, seconds: float, *partitions: int) -> ExpiringOffsets:
+    """Returns what retention deletes of the topic orders."""
+    return ExpiringOffsets(records, seconds, tuple(("orders", one) for one in partitions or (0,)))
 
 
 def found(**known: Any) -> tuple[Verdict, ...]:
@@ -65,6 +72,25 @@ def found(**known: Any) -> tuple[Verdict, ...]:
          "No commit for 30 s: 90 records not done"),
         # Commits come in bursts.
         ({"lag": 90, "pace": Pace(0, 0, 4)}, "working", "working", "Working: 90 records not done"),
+        # What is not done has come within this time: before, the group had nothing to do.
+        ({"lag": 90, "pace": Pace(0, 3, 30)}, "working", "working",
+         "Working: 90 records not done"),
+        ({"lag": 91, "pace": Pace(0, 3, 30)}, "waiting", "stalled",
+         "No commit for 30 s: 91 records not done"),
+        # A single look, at a record that could have been done.
+        (
+            {"lag": 90, "open_since": NOW - timedelta(seconds=26)},
+            "waiting", "stalled", "No commit since 04:29:34 UTC: 90 records not done",
+        ),
+        (
+            {"lag": 90, "open_since": NOW - timedelta(seconds=24)},
+            "working", "working", "Working: 90 records not done",
+        ),
+        (
+            {"lag": 90, "open_since": MIDNIGHT, "open_records": [SEVEN], "is_running": True},
+            "waiting", "stalled",
+            "The handler of customer-7 runs since 00:00:00 UTC: 90 records not done",
+        ),
         (
             {"unknown": ["Orders-0", "b-1", "b-2", "b-3"]},
             "waiting", "unknown",
@@ -81,6 +107,11 @@ def found(**known: Any) -> tuple[Verdict, ...]:
             "action", "decision", "1 key waits for your decision: at least 1 record behind it",
         ),
         ({"lag": 9, **PARKED}, "action", "decision", "2 keys wait for your decision"),
+        (
+            {"lag": 116, **PARKED, "behind": BehindParked(114), "parked_since": MIDNIGHT},
+            "action", "decision",
+            "2 keys wait for your decision since 00:00:00 UTC: 114 records behind them",
+        ),
         (
             {"lag": 9, **PARKED, "parked_keys": 0},
             "action", "decision", "2 records wait for your decision",
@@ -113,8 +144,14 @@ def found(**known: Any) -> tuple[Verdict, ...]:
         (
             {"lag": 5, "failed": [FailedRecord(RecordPlace("t", 1, 9), 1, "no"), HELD]},
             "waiting", "failed",
-            ("Held by customer-7 and 1 other record: ValueError: card declined (attempt 4, next in "
-            "6 s)"),
+            ("Held by customer-7, and by 1 other record: ValueError: card declined (attempt 4, "
+            "next in 6 s)"),
+        ),
+        (
+            {"lag": 5, "failed": [replace(HELD, since=MIDNIGHT - timedelta(hours=2))]},
+            "waiting", "failed",
+            ("Held by customer-7 since 2026-11-29 22:00:00 UTC: ValueError: card declined (attempt "
+            "4, next in 6 s)"),
         ),
         (
             {"lag": 5, "failed": [FailedRecord(RecordPlace("t", 1, 9), 1, "no")]},
@@ -146,13 +183,15 @@ def found(**known: Any) -> tuple[Verdict, ...]:
             "waiting", "stalled", "Paused by pause(): resume() continues",
         ),
         (
-            {"lag": 5, "deleted": 3},
-            "danger", "deleted", "Retention has deleted 3 offsets that were not done",
+            {"lag": 5, "deleted": 3, "deleted_of": ["orders-0", "orders-1"]},
+            "danger", "deleted",
+            "Retention has deleted 3 offsets of orders-0, orders-1 that were not done",
         ),
         (
-            {"lag": 500, "expiring": ExpiringOffsets(120, 3 * 3_600)},
+            {"lag": 500, "expiring": expiring(120, 3 * 3_600, 7, 0, 1, 2, 3)},
             "danger", "retention",
-            "Within 3 h, retention deletes up to 120 records that are not done",
+            ("Within 3 h, retention deletes up to 120 records of orders-7, orders-0, orders-1, 2 "
+            "more that are not done"),
         ),
     ],
 )  # fmt: skip
@@ -168,7 +207,8 @@ def test_the_most_urgent_one_comes_first() -> None:
     """All that holds is there; work goes on beside what is urgent, and all is never done then."""
     everything = {
         "lag": 900, **PARKED, "behind": BehindParked(98), "failed": [HELD], "deleted": 1,
-        "expiring": ExpiringOffsets(5, 60), "without_owner": [("t-9", 2)], "is_rebalancing": True,
+        "deleted_of": ["orders-0"], "expiring": expiring(5, 60), "without_owner": [("t-9", 2)],
+        "is_rebalancing": True,
         "lost_member": LostMember(9, None, ["t-0"]), "stalled": "paused by pause()",
     }  # fmt: skip
     all_found = found(**everything, pace=Pace(10, 0, 30))
@@ -209,7 +249,7 @@ def test_retention_is_no_danger_for_what_is_done_before(
     known: dict[str, Any], is_lost: bool
 ) -> None:
     """A record that waits for a decision is not done in time."""
-    shown = found(lag=800, expiring=ExpiringOffsets(120, 100), **known)
+    shown = found(lag=800, expiring=expiring(120, 100), **known)
     assert (shown[0].level == "danger") == is_lost
 
 
@@ -230,10 +270,40 @@ def test_a_verdict_names_the_next_command_and_the_records() -> None:
     placed = Condition("my shop", lag=5, place="--commit-table '/my commits'", **PARKED)
     assert verdicts(placed, NOW)[0].command == f"{first.command} --commit-table '/my commits'"
     assert first.records == (SEVEN,)
-    document = json.loads(json.dumps(verdict_document(found(lag=5, failed=[HELD]))))
+    held = replace(HELD, since=MIDNIGHT)
+    document = json.loads(json.dumps(verdict_document(found(lag=5, failed=[held]))))
     assert document["level"] == "waiting"
     assert document["command"] == "coopconsume records list shop"
     assert document["records"] == [
         {"topic": "orders", "partition": 0, "offset": 7, "key": "customer-7"}
     ]
-    assert [one["reason"] for one in document["others"]] == ["working"]
+    assert document["since"] == "2026-11-30T00:00:00+00:00"
+    assert [(one["reason"], one["since"]) for one in document["others"]] == [("working", None)]
+
+
+@pytest.mark.parametrize(
+    ("known", "since"),
+    [
+        ({"lag": 1, "is_worked_on": False, "last_active": MIDNIGHT}, MIDNIGHT),
+        ({"lag": 9, **PARKED, "parked_since": MIDNIGHT}, MIDNIGHT),
+        ({"lag": 9, "failed": [replace(HELD, since=MIDNIGHT)]}, MIDNIGHT),
+        ({"lag": 9, "open_since": MIDNIGHT}, MIDNIGHT),
+        ({"lag": 9, "failed": [HELD]}, None),
+        ({"lag": 9}, None),
+    ],
+)
+def test_a_verdict_says_since_when_if_that_is_known(
+    known: dict[str, Any], since: datetime | None
+) -> None:
+    """In its sentence for people, and as a time for programs."""
+    first = found(**known)[0]
+    assert first.since == since
+    assert ("since 00:00:00 UTC" in first.sentence) == (since is not None)
+
+
+def test_a_hang_is_named_beside_keys_that_wait_for_a_decision() -> None:
+    """They do not explain it: their records are not those that could have been done."""
+    known = {"lag": 900, **PARKED, "open_since": MIDNIGHT, "open_records": [SEVEN]}
+    reasons = [one.reason for one in found(**known)]
+    assert reasons == ["decision", "stalled"], "nor do they work"
+    assert found(**known)[1].records == (SEVEN,)

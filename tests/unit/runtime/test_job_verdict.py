@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -12,12 +13,12 @@ from assignors import KeyRange
 from commits import OffsetRanges
 from coopconsume.group.owned import Failed
 from coopconsume.kafka.retention import ExpiringOffsets, RetentionForecast
-from coopconsume.monitoring.verdict import Pace, Verdict
-from coopconsume.runtime.plan import Partition
+from coopconsume.monitoring.verdict import Pace, RecordPlace, Verdict
+from coopconsume.runtime.plan import Limits, Partition
 from coopconsume.runtime.status.progress import describe
 from coopconsume.runtime.status.retention_watch import open_offsets
 from coopconsume.runtime.status.verdict import job_verdict
-from coopconsume.runtime.status.waiting import WaitingFor
+from coopconsume.runtime.status.waiting import OldestCall, WaitingFor
 from coopconsume.worker.report import Failure, PartitionReport, pack_offsets
 from tests.partitions import make_partition
 
@@ -63,10 +64,25 @@ def stocked() -> Partition:
     return found
 
 
-def verdict(*partitions: Partition, waiting: WaitingFor | None = None, **more: Any) -> Verdict:
+def verdict(
+    *partitions: Partition, waiting: WaitingFor | None = None, now: float = NOW, **more: Any
+) -> Verdict:
     """Returns the verdict of a job on some partitions."""
-    described = [describe(one, NOW) for one in partitions]
-    return job_verdict("shop", partitions, described, waiting, **more)
+    described = [describe(one, now) for one in partitions]
+    return job_verdict("shop", partitions, described, waiting, now=now, **more)
+
+
+def _try_again(found: Partition, attempts: int, delay: float, now: float) -> None:
+    """Has the first record of a partition fail again."""
+    assert found.slots.plan([0], now, Limits(100, 100))[0].pairs()[0] == (0, 0)
+    failure = Failure(0, 7, b"customer-7", attempts, delay, "ValueError: no luck")
+    found.slots.reported(0, PartitionReport(None, None, [failure], []), now)
+
+
+def _age(found: Verdict) -> int:
+    """Returns for how many seconds it holds."""
+    assert found.since is not None
+    return round((datetime.now(UTC) - found.since).total_seconds())
 
 
 @pytest.mark.parametrize(
@@ -77,16 +93,16 @@ def verdict(*partitions: Partition, waiting: WaitingFor | None = None, **more: A
         ((partition(), partition(5)), "working", "Working: 15 records not done"),
         (
             (partition(), failed(8.0, 2)), "failed",
-            "Held by customer-7: ValueError: no luck (attempt 4, next in 8 s)",
+            "Held by customer-7{since}: ValueError: no luck (attempt 4, next in 8 s)",
         ),
         # No call of it has counted, as while a service is down.
         (
             (partition(), failed(8.0, 2, 0)), "failed",
-            "Held by customer-7: ValueError: no luck (postponed, next in 8 s)",
+            "Held by customer-7{since}: ValueError: no luck (postponed, next in 8 s)",
         ),
         (
             (failed(math.inf, 2), failed(math.inf)), "decision",
-            "2 keys wait for your decision: 2 records behind them",
+            "2 keys wait for your decision{since}: 2 records behind them",
         ),
         ((stocked(),), "decision", "1 record waits for your decision"),
     ],
@@ -96,7 +112,53 @@ def test_its_partitions_decide(
 ) -> None:
     """A job knows its failed records, and how many wait behind them."""
     found = verdict(*partitions)
-    assert (found.reason, found.sentence) == (reason, sentence)
+    since = "" if found.since is None else f" since {found.since:%H:%M:%S} UTC"
+    assert (found.reason, found.sentence) == (reason, sentence.format(since=since))
+    assert (found.since is not None) == ("{since}" in sentence)
+
+
+def test_since_when_a_record_fails_outlasts_its_attempts_and_its_job() -> None:
+    """It is when it failed first; of one that the commit log has, it is what that has."""
+    found = failed(0.0)
+    _try_again(found, 5, 9.0, NOW + 30)
+    known = verdict(found, now=NOW + 40)
+    assert "attempt 5" in known.sentence
+    assert _age(known) == 40
+    for since, expected in ((NOW - 60, 60), (None, None)):
+        later = partition()
+        later.restore([Failed(0, 7, 5, NOW + 90, "no luck", since=since)])
+        shown = verdict(later)
+        assert (None if shown.since is None else _age(shown)) == expected
+
+
+def test_since_when_a_key_waits_is_when_its_record_was_parked() -> None:
+    """Not when it failed first; a record that is tried again by a decision fails since then."""
+    found = failed(0.0)
+    _try_again(found, 5, math.inf, NOW + 30)
+    parked = verdict(found, failed(math.inf), now=NOW + 40)
+    assert (parked.reason, _age(parked)) == ("decision", 40)
+    assert _age(verdict(found, now=NOW + 40)) == 10
+    assert verdict(found, stocked(), now=NOW + 40).since is None, "that of one is not known"
+    found.replay(0, NOW + 50)
+    _try_again(found, 1, 9.0, NOW + 60)
+    assert _age(verdict(found, now=NOW + 70)) == 20
+
+
+@pytest.mark.parametrize(
+    ("reason", "seconds", "expected"),
+    [("handlers", 26.0, "stalled"), ("handlers", 24.0, "working"), ("newRecords", 26.0, "working")],
+)
+def test_a_call_that_runs_for_long_is_named_if_nothing_else_is_done(
+    reason: Any, seconds: float, expected: str
+) -> None:
+    """Handlers take a second or two; the job waits for one where it commits nothing."""
+    call, waiting = OldestCall("orders", 0, 3, seconds), WaitingFor(reason, "waiting for handlers")
+    found = verdict(partition(), waiting=waiting, call=call)
+    assert found.reason == expected
+    if found.reason == "stalled":
+        assert found.sentence.startswith("The handler of orders-0@3 runs since ")
+        assert (_age(found), found.records) == (26, (RecordPlace("orders", 0, 3),))
+    assert verdict(partition(), waiting=waiting).reason == "working", "no call is known"
 
 
 def test_a_lost_member_is_named_with_its_partitions() -> None:
@@ -126,7 +188,7 @@ def test_what_it_waits_for_counts_unless_it_belongs_to_its_work(
 
 def test_what_retention_deletes_before_it_is_done_comes_first() -> None:
     """Unless the job is faster; the rules are those of a group."""
-    near = ExpiringOffsets(3, 60.0)
+    near = ExpiringOffsets(3, 60.0, (("orders", 0),))
     found = verdict(partition(), failed(8.0), expiring=near)
     assert (found.reason, found.severity) == ("retention", 4)
     assert verdict(partition(), expiring=near, pace=Pace(5.0, 0.0, 30.0)).reason == "working"
@@ -140,6 +202,8 @@ def test_a_forecast_counts_what_is_not_done_now() -> None:
     forecast = RetentionForecast(
         {900.0: {places[0]: 4, places[2]: 9}, 300.0: {places[1]: 6}}
     )  # fmt: skip
-    assert forecast.expiring(open_offsets([began, done]), 60.0) == ExpiringOffsets(4 + 1, 840.0)
-    assert forecast.expiring(open_offsets([done]), 400.0) == ExpiringOffsets(1, 0.0)
+    assert forecast.expiring(open_offsets([began, done]), 60.0) == ExpiringOffsets(
+        4 + 1, 840.0, (places[0], places[1])
+    )
+    assert forecast.expiring(open_offsets([done]), 400.0) == ExpiringOffsets(1, 0.0, (places[1],))
     assert forecast.expiring(open_offsets([partition(0)])) is None

@@ -347,7 +347,8 @@ def test_each_blocked_key_has_the_records_behind_it_and_the_command_that_decides
     """The lowest failed record of a key blocks it; parked ones come first."""
     zero, one = two.overview.partitions
     pending = {
-        5: Pending(5, 7, 3, PARKED_MS, "no"), 8: Pending(8, 7, 1, 5, "behind the parked one"),
+        5: Pending(5, 7, 3, PARKED_MS, "no", since_ms=61_000),
+        8: Pending(8, 7, 1, 5, "behind the parked one"),
         6: Pending(6, 9, 4, 5, "again", key="k"), 9: Pending(9, 9, 1, 5, "behind it"),
         3: Pending(3, 8, 1, PARKED_MS, "none behind"), 4: Pending(4, None, 1, 5, "no hash"),
         2: Pending(2, None, 1, 5, "no hash"),
@@ -361,9 +362,10 @@ def test_each_blocked_key_has_the_records_behind_it_and_the_command_that_decides
     assert list(rows) == ["a b-0@5", "a b-0@3", "a b-0@6", "a b-0@2", "a b-0@4"]
     assert [place["offset"] for place in content["blockedPlaces"]] == [5, 3, 6, 2, 4]
     assert content["blockedCount"] == 5
-    assert rows["a b-0@5"][:5] == ["hash 7", "parked", "at least 12", "3", "-"]
-    assert rows["a b-0@3"][2] == "at least 0"
-    assert rows["a b-0@6"][:6] == ["k", "pending", "-", "4", "0 s", "again"]
+    since = "1970-01-01 00:01:01 UTC"
+    assert rows["a b-0@5"][:6] == ["hash 7", "parked", since, "at least 12", "3", "-"]
+    assert rows["a b-0@3"][2:4] == ["-", "at least 0"]
+    assert rows["a b-0@6"][:7] == ["k", "pending", "-", "-", "4", "0 s", "again"]
     place = "g --topic 'a b' --partition 0 --offset"
     assert rows["a b-0@5"][-1] == f"coopconsume records retry {place} 5 --commit-table /c"
     assert rows["a b-0@6"][-1] == f"coopconsume records retry {place} 6 --commit-table /c"
