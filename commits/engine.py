@@ -134,7 +134,8 @@ class LogEngine(Protocol):
         Args:
             after: The version before the first one.
             upto: The last version.
-            is_aside: Whether the rows in an entry may be set aside; by default they may not.
+            is_aside: Whether the rows in an entry may be set aside; by default they may not. With
+                it, rows of snapshots may be left out.
 
         Raises:
             TailGone: If rows are no longer available.

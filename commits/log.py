@@ -53,6 +53,7 @@ class CommitLog:
 
     Attributes:
         silence: For how long the table has not answered.
+        is_left_to_others: Whether another process wrote the newest snapshot while this one read on.
 
     Raises:
         CorruptCommitLog: If the log cannot be read.
@@ -63,6 +64,7 @@ class CommitLog:
         self._engine = engine
         self._segment_versions = segment_versions
         self.silence = Silence(engine.target)
+        self.is_left_to_others = False
         self._looks = threading.local()
         self._changed_at = self._snapshot_at = self._disturbed_at = -1
         self._base = -1  # the version of the snapshot that the state began with
@@ -305,7 +307,7 @@ class CommitLog:
                 continue
             before = self._snapshot_at
             self._catch_up(version)
-            self._snapshot_at = at
+            self._snapshot_at, self.is_left_to_others = at, False
             self._engine.maintain()
             # The snapshot before it stays readable, in case a file of this one is lost.
             self._removable = Removable(before, has_files=False)
@@ -405,7 +407,8 @@ class CommitLog:
                 if tail is None or tail.repair_of >= 0:
                     self._state = self._recovered()
                     break
-                events = list(decode(tail.rows, self._engine.target))
+                read = decode(tail.rows, self._engine.target)
+                events = [(at, event) for at, event in read if event.kind != "snapshot"]
                 if not self._others.concern((event for _, event in events), tail.aside):
                     return self._fold(events, tail, upto)
                 # Between these rows are others of their groups, which were set aside.
@@ -454,8 +457,14 @@ class CommitLog:
             self._others.drop()
             self._state = LogState()
             raise
+        self.is_left_to_others |= tail.snapshot_of > self._snapshot_at
         self._count(tail, events)
         while self._others.are_too_many:
+            if self._others.are_in_snapshot(self._snapshot_at):
+                # A call that needs them reads the snapshot. To fold them would cost each process of
+                # the table as much as the one that writes its snapshots.
+                self._others.drop()
+                break
             # Damage in them concerns their groups: who needs these reads the table again.
             with suppress(CorruptCommitLog):
                 if not self._others.fold_oldest(self._state, _PORTION, self._engine.target):

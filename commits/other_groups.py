@@ -79,6 +79,14 @@ class OtherGroups:
         """Whether more rows are kept than may be."""
         return len(self._entries) > MOST_ENTRIES or self._size > MOST_BYTES
 
+    def are_in_snapshot(self, at: int) -> bool:
+        """Whether the oldest rows that are kept are in a snapshot of a version.
+
+        Args:
+            at: The version of its state; -1: there is no snapshot.
+        """
+        return next(iter(self._entries), at + 1) <= at
+
     def has(self, group: GroupKey) -> bool:
         """Whether rows of a group are not folded."""
         return group in self._groups

@@ -326,6 +326,8 @@ class PathEngine:
             self._log.check(read)
             entries |= read
             appends = {v: entry for v, entry in entries.items() if entry.is_append}
+            if is_aside:  # What a snapshot has is folded, or set aside.
+                appends = {v: entry for v, entry in appends.items() if entry.snapshot_of < 0}
             own = {v: self._own[e.token] for v, e in appends.items() if e.token in self._own}
             plains = {v: e.rows for v, e in appends.items() if v not in own and e.rows is not None}
             known = own.keys() | plains.keys()

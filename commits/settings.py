@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from commits.ownership import Ownership
@@ -36,6 +36,10 @@ default. Epochs, claims and snapshots always do."""
 DEFAULT_SNAPSHOT_COMMITS = 500
 DEFAULT_SNAPSHOT_BYTES = 16 << 20
 DEFAULT_RANGES_TO_COMMIT = 10_000
+
+#: How much later others write a snapshot than the writer of the one before, in the largest delay by
+#: writer: many groups make that many commits while one writes it.
+_LATE: Final = 4
 
 
 _SWITCHES = frozenset({ACCEPT_INDIVIDUAL_COMMIT, ACCEPT_RANGE_FETCH, SYNC_COMMITS})
@@ -134,10 +138,17 @@ class TableSettings(Ownership):
         return limit
 
     def _late_snapshot_limits(self) -> tuple[int, int]:
-        """Return the limits with a delay by writer: not all write a snapshot at once."""
+        """Return the limits with a delay by writer: not all write a snapshot at once.
+
+        A snapshot needs the rows of all groups, which the writer of the one before has kept. The
+        others leave it to that one, unless it is late.
+        """
         commits, size = self._snapshot_limits()
-        late = crc32(self._writer.encode()) % (commits // 16 + 1)
-        return commits + late if commits else 0, size
+        if not commits:
+            return 0, size
+        most = commits // 16
+        late = crc32(self._writer.encode()) % (most + 1)
+        return commits + late + (_LATE * most if self._log.is_left_to_others else 0), size
 
     def _snapshot_limits(self) -> tuple[int, int]:
         """Return after how many appends and bytes a snapshot is due; 0 for no limit."""

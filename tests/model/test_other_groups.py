@@ -22,9 +22,10 @@ from hypothesis import strategies as st
 import commits.log
 from commits import CommitStore, PartitionCommits, committing, entry_rows, other_groups
 from commits.entries import ROWS
-from commits.errors import CommitTableFormat, CorruptCommitLog
+from commits.errors import CommitLogUnavailable, CommitTableFormat, CorruptCommitLog
 from commits.log import CommitLog
 from commits.other_groups import OtherGroups
+from commits.path_engine import PathEngine
 from commits.rows import Event, encode
 from commits.snapshot import snapshot_events
 from commits.table import open_table
@@ -210,6 +211,65 @@ def test_only_so_many_rows_of_other_groups_are_kept(tmp_path: Path, limit: str) 
             assert 0 < len(others._entries) <= 3
         assert two.store.state("theirs") == {AT: PartitionCommits(8)}
     assert not others
+
+
+def test_a_snapshot_of_others_has_nothing_folded(tmp_path: Path) -> None:
+    """It has rows of all groups, and says nothing about who wants them; nor is its file read."""
+    two = Two(tmp_path)
+    others = two.store._log._others
+    two.commit(2)
+    before = two.store.version()
+    two.other.compact()
+    with mock.patch.object(PathEngine, "_rows", side_effect=AssertionError):
+        two.commit(2)
+        assert two.store.version() == before + 3
+    assert len(others._entries) == 5, "with the epoch"
+    assert two.store.state("theirs") == {AT: PartitionCommits(4)}
+
+
+def test_rows_that_a_snapshot_has_are_folded_by_its_writer_alone(tmp_path: Path) -> None:
+    """Of too many others drop them; a call that asks for the group reads the snapshot."""
+    two = Two(tmp_path)
+    others = two.store._log._others
+    with (
+        mock.patch.object(other_groups, "MOST_ENTRIES", 3),
+        mock.patch.object(others, "fold_oldest", side_effect=AssertionError),
+    ):
+        two.commit(2)
+        two.store.version()
+        assert len(others._entries) == 3, "with the epoch"
+        two.other.compact()
+        for _ in range(3):
+            two.commit(2)
+            two.store.commit("mine", two.mine, "m", {AT: [(two.offset, two.offset)]})
+        assert others.is_behind
+    assert two.store.state("theirs") == {AT: PartitionCommits(8)}
+    assert not others
+    two.commit(1)
+    assert two.store.state("theirs") == {AT: PartitionCommits(9)}
+
+
+def test_a_snapshot_whose_rows_cannot_be_read_is_no_error_of_a_commit(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The table of a writer that has dropped rows does not answer when it needs them."""
+    two = Two(tmp_path)
+    with mock.patch.object(other_groups, "MOST_ENTRIES", 3):
+        two.commit(2)
+        two.store.version()
+        two.other.compact()
+        two.commit(2)
+        two.store.commit("mine", two.mine, "m", {AT: [(0, 0)]})
+    assert two.store._log._others.is_behind
+    two.store._snapshot_commits = 1
+    unavailable = CommitLogUnavailable("t", "read", "no answer")
+    with mock.patch.object(commits.log, "newest_seen", side_effect=unavailable):
+        two.store.commit("mine", two.mine, "m", {AT: [(1, 1)]})
+        two.store.maintain()
+    assert [record.message for record in caplog.records] == [
+        f"the snapshot of {two.path} failed: {unavailable}"
+    ]
+    assert two.store.state("theirs") == {AT: PartitionCommits(4)}
 
 
 def test_damage_in_what_is_too_much_stops_who_needs_it_alone(tmp_path: Path) -> None:

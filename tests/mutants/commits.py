@@ -15,6 +15,7 @@ _OVERFLOW = "tests/unit/runtime/test_timestamp_overflow.py::"
 _TABLE = "tests/unit/commits/test_commit_table.py::"
 _SILENCE = "tests/unit/commits/test_silence.py::"
 _TABLE_FILES = "tests/unit/commits/test_table_files.py::"
+_TURNS = "tests/unit/commits/test_turns.py::"
 _MEMBER = "tests/unit/group/test_group_member.py::"
 _JOB_SLOTS = "tests/model/test_job_slots.py::"
 _DELTA_LOG = "tests/model/test_delta_log.py::"
@@ -143,8 +144,8 @@ COMMITS = [
         "rows-written-twice",
         "The rows of an append are written once, however often its entry comes too late.",
         "commits/delta_log.py",
-        "{} if tries else files or {}",
-        "files or {}",
+        "{} if tries else files)",
+        "files)",
         (_DELTA_LOG + "test_each_append_is_once_in_one_order_and_no_answer_is_wrong",),
     ),
     Mutant(
@@ -816,6 +817,64 @@ ANSWERS = [
         "        while self._others.are_too_many:",
         "        while False:",
         (_OTHERS + "test_only_so_many_rows_of_other_groups_are_kept",),
+    ),
+    Mutant(
+        "all-fold-what-a-snapshot-has",
+        "Rows of other groups that a snapshot has are dropped if there are too many.",
+        "commits/log.py",
+        "if self._others.are_in_snapshot(self._snapshot_at):",
+        "if False:",
+        (_OTHERS + "test_rows_that_a_snapshot_has_are_folded_by_its_writer_alone",),
+    ),
+    Mutant(
+        "all-read-each-snapshot",
+        "A process that reads on reads no snapshot of others, and folds no more groups by it.",
+        "commits/path_engine.py",
+        "if is_aside:  # What a snapshot has",
+        "if False:  # What a snapshot has",
+        (_OTHERS + "test_a_snapshot_of_others_has_nothing_folded",),
+    ),
+    Mutant(
+        "all-write-snapshots",
+        "The writer of a snapshot writes the next one, unless it is gone.",
+        "commits/settings.py",
+        "if self._log.is_left_to_others else 0",
+        "if False else 0",
+        (
+            "tests/unit/commits/test_commit_snapshots.py::test_the_writer_of_a_snapshot_writes_the_next_one",
+        ),
+    ),
+    Mutant(
+        "turn-until-the-folder-is-synced",
+        "The turn of a writer ends as soon as others see its entry.",
+        "commits/table_files.py",
+        "self._turn.end()  # Others",
+        "pass  # Others",
+        (_TURNS + "test_a_turn_ends_before_the_folder_is_synced",),
+    ),
+    Mutant(
+        "large-files-in-a-turn",
+        "Large files are written before the turn of their writer.",
+        "commits/table_files.py",
+        "if not (is_small and self._turn.take(0)):",
+        "if not self._turn.take(0):",
+        (_TURNS + "test_large_files_are_written_before_a_turn",),
+    ),
+    Mutant(
+        "frozen-writer-holds-up-each-append",
+        "A process that is frozen while it has the turn holds up each other one once.",
+        "commits/turns.py",
+        "0 if self._is_stuck else within",
+        "within",
+        (_TURNS + "test_a_frozen_writer_holds_up_each_other_one_once",),
+    ),
+    Mutant(
+        "turn-of-a-forked-process",
+        "A process that was forked during a turn does not keep it.",
+        "commits/turns.py",
+        "                unlock(self._handle)",
+        "                pass",
+        (_TURNS + "test_a_process_that_was_forked_in_a_turn_does_not_keep_it",),
     ),
     Mutant(
         "snapshot-folds-all-under-the-lock",

@@ -5,6 +5,7 @@ Two shortcuts look alike and are wrong; each has a test beside the one of how it
 
 from __future__ import annotations
 
+import itertools
 import logging
 import random
 import shutil
@@ -118,6 +119,29 @@ def test_commits_write_snapshots_by_themselves(path: str) -> None:
     assert store._log.since.commits < 15
     assert CommitStore.open(path).state("g")[P0].ranges.range_count == 59
     assert len(DeltaTable(path).file_uris()) < 40
+
+
+def test_the_writer_of_a_snapshot_writes_the_next_one(path: str) -> None:
+    """Others leave it to that one, and write one if it is late; then it is theirs."""
+    first, epoch = started(path, snapshot_commits=32)
+    other = CommitStore.open(path, snapshot_commits=32)
+    done = itertools.count()
+
+    def writer(*stores: CommitStore) -> CommitStore:
+        """Who writes the next snapshot, as these commit in turn."""
+        before = len(snapshots(path))
+        for store in itertools.cycle(stores):
+            store.commit("g", epoch, "m", {P0: [(3 * next(done),) * 2]})
+            if len(snapshots(path)) > before:
+                return store
+        raise AssertionError
+
+    assert writer(first) is first
+    assert [writer(first, other) for _ in range(3)] == [first] * 3
+    assert writer(other) is other
+    assert [writer(first, other) for _ in range(3)] == [other] * 3
+    at = snapshots(path)
+    assert max(after - before for before, after in itertools.pairwise(at)) <= 32 * 3 // 2
 
 
 def test_a_setting_says_how_often(path: str) -> None:
