@@ -30,8 +30,11 @@ if TYPE_CHECKING:
     from commits.model import AcquireRequest as AcquireRequest
     from commits.model import AcquisitionId as AcquisitionId
     from commits.model import Assignment as Assignment
+    from commits.model import CommitOptions as CommitOptions
     from commits.model import Doubt as Doubt
     from commits.model import Epoch as Epoch
+    from commits.model import EpochOptions as EpochOptions
+    from commits.model import GrantOptions as GrantOptions
     from commits.model import Pending as Pending
     from commits.model import Wanted as Wanted
     from commits.offset_and_epoch import OffsetAndEpoch as OffsetAndEpoch
@@ -62,6 +65,7 @@ _HOME = {
     "ClaimConflict": "errors",
     "CommitIds": "ids",
     "CommitLogUnavailable": "errors",
+    "CommitOptions": "model",
     "CommitRefused": "errors",
     "CommitResult": "partition_commits",
     "CommitStore": "store",
@@ -73,7 +77,9 @@ _HOME = {
     "Doubt": "model",
     "Epoch": "model",
     "EpochConflict": "errors",
+    "EpochOptions": "model",
     "FencedMember": "errors",
+    "GrantOptions": "model",
     "IndividualCommitNotAllowed": "errors",
     "IndividualCommitTooOld": "errors",
     "MAX_NUM_RANGES": "settings",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from commits.offsets import OffsetRanges
+from commits.offsets import MAX_COUNT, OffsetRanges
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -103,11 +103,11 @@ class Acquisitions:
         count = wanted.count - len(offsets)
         if count > 0 and start > commits.stable_offset:
             taken = commits.ranges | held | waiting
-            offsets |= taken.lowest_missing(commits.stable_offset, start - 1, count)
+            offsets |= lowest_missing(taken, commits.stable_offset, start - 1, count)
             count = wanted.count - len(offsets)
         if count > 0:
             taken = commits.ranges | waiting
-            new = taken.lowest_missing(start, wanted.last, count)
+            new = lowest_missing(taken, start, wanted.last, count)
             if new.last is not None:
                 self.marker = new.last + 1
                 offsets |= new
@@ -171,3 +171,14 @@ class Acquisitions:
             chunk.offsets = left
         else:
             del self.chunks[chunk.id]
+
+
+def lowest_missing(taken: OffsetRanges, first: int, last: int, count: int) -> OffsetRanges:
+    """Return the lowest `count` offsets from `first` to `last` that are not in a set."""
+    left, found = min(count, MAX_COUNT), []
+    for start, end in taken.gaps(first, last):
+        if left <= 0:
+            break
+        found.append((start, min(end, start + left - 1)))
+        left -= end - start + 1
+    return OffsetRanges(found)

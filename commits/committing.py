@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Unpack
 
 from commits.errors import (
-    FencedMember,
     IndividualCommitNotAllowed,
     IndividualCommitTooOld,
     MaxIndividualCommitsReached,
 )
-from commits.fold import Answer
 from commits.growth import LogGrowth
-from commits.ownership import in_force
-from commits.partition_commits import CommitResult, PartitionCommits
-from commits.rows import Event, Part, divided
+from commits.partition_commits import Answer, CommitResult, PartitionCommits
+from commits.rows import Part, divided
 from commits.settings import (
     ACCEPT_INDIVIDUAL_COMMIT,
     SYNC_COMMITS,
@@ -38,9 +35,10 @@ if TYPE_CHECKING:
 
     from commits.acquisitions import Acquisition
     from commits.fold import GroupState
-    from commits.model import AcquireRequest, Epoch, Pending, TopicPartition
+    from commits.model import AcquireRequest, CommitOptions, Epoch, Pending, TopicPartition
     from commits.offset_and_epoch import OffsetAndEpoch
     from commits.offsets import OffsetRanges, Pairs
+    from commits.rows import Event
 
     Results = dict[TopicPartition, CommitResult]
 
@@ -63,11 +61,7 @@ class Committing(TableSettings):
         filtered: Mapping[TopicPartition, int] | None = None,
         reached: Mapping[TopicPartition, OffsetAndEpoch] | None = None,
         commit_id: str | None = None,
-        topic_ids: Mapping[str, str] | None = None,
-        too_old: Literal["raise", "report"] = "raise",
-        limited: bool = True,
-        request: AcquireRequest | None = None,
-        maintain: bool = True,
+        **how: Unpack[CommitOptions],
     ) -> Results:
         """Commit offsets of several partitions in one append.
 
@@ -87,15 +81,7 @@ class Committing(TableSettings):
             commit_id: An id that is unique in the group. A commit that is repeated with its id,
                 because its answer was lost, counts once and gets its first answer. Ids that end
                 in `-<number>` need the least space.
-            topic_ids: The ids of the topics from which the records were read, if they differ from
-                those of the epoch. Such partitions are refused.
-            too_old: Whether partitions that are entirely below the stable offset raise an error or
-                only get the status `too_old`.
-            limited: Whether to refuse what would exceed the limit of ranges. Pass False for what
-                must not wait: handled records, or a commit that other writes depend on.
-            request: For a member of a cooperative epoch, chunks to acquire, renew and expire in the
-                same append. `acquired` returns what it got.
-            maintain: Whether to call `maintain` before the answer. With False, call it later.
+            **how: See `commits.CommitOptions`.
 
         Returns:
             The result of each partition.
@@ -116,21 +102,12 @@ class Committing(TableSettings):
         if commit_id is not None and not commit_id:
             raise ValueError("a commit id must not be empty")
         parts = parts_of(offsets, pending or {}, holes or {})
-        details = {
-            "filtered": [[*at, count] for at, count in (filtered or {}).items() if count],
-            "reached": [[*at, *end] for at, end in (reached or {}).items()],
-        }
+        detail = _commit_detail(filtered or {}, reached or {})
         with self._lock:
-            return self._commit(
-                Event(
-                    "commit", commit_id or self._new_id(), self._cluster, group, epoch,
-                    member=member, parts=parts,
-                    detail={name: values for name, values in details.items() if values},
-                ),
-                topic_ids,
-                report_too_old=too_old == "report", limited=limited, request=request,
-                maintain=maintain,
-            )  # fmt: skip
+            event = self._event(
+                "commit", group, epoch, member, event_id=commit_id, detail=detail, parts=parts
+            )
+            return self._commit(event, **how)
 
     def maintain(self) -> None:
         """Write the snapshot and the checkpoint of the table that are due, and remove old files.
@@ -200,7 +177,7 @@ class Committing(TableSettings):
             ValueError: If the request is not valid; nothing was written.
         """
         with self._lock:
-            base = Event("commit", request.id, self._cluster, group, epoch, member=member)
+            base = self._event("commit", group, epoch, member, event_id=request.id)
             state = self._state_for(base)
             events = [with_topic_ids(e, state, None) for e in request_events(base, request)]
             fence = state.fenced(epoch, member)
@@ -211,8 +188,7 @@ class Committing(TableSettings):
                     self.maintain()
             for event, answer in zip(events, answers, strict=False):
                 if not answer.counted:
-                    now = in_force(self._log.group(self._cluster, group))
-                    raise FencedMember(group, member, epoch, now, answer.reason, answer.results)
+                    raise self._fenced(group, epoch, member, answer.reason, answer.results)
                 raise_once(event, answer.results, [], report_too_old=True)
             return self.acquired(group, request.id)
 
@@ -352,19 +328,27 @@ class Committing(TableSettings):
         known = {part.topic_partition: part for part in parts}
         if not known.keys() <= offsets.keys():
             raise ValueError(f"{min(known.keys() - offsets.keys())} has no stable offset")
-        return self._move("reset", group, epoch, member, offsets, known, topic_ids)
+        return self._move(
+            "reset",
+            group,
+            epoch=epoch,
+            member=member,
+            offsets=offsets,
+            known=known,
+            topic_ids=topic_ids,
+        )
 
     # -- implementation
 
     def _commit(
         self,
         event: Event,
-        topic_ids: Mapping[str, str] | None,
         *,
-        report_too_old: bool,
-        limited: bool,
-        request: AcquireRequest | None,
-        maintain: bool,
+        topic_ids: Mapping[str, str] | None = None,
+        too_old: Literal["raise", "report"] = "raise",
+        limited: bool = True,
+        request: AcquireRequest | None = None,
+        maintain: bool = True,
     ) -> Results:
         state = self._state_for(event)
         over = self._over_limit(state, event) if limited else {}
@@ -409,10 +393,8 @@ class Committing(TableSettings):
             for at, part in ((part.topic_partition, part) for part in event.parts)
         }
         if not answer.counted:
-            raise FencedMember(
-                event.group, event.member, event.epoch, in_force(state), answer.reason, results
-            )
-        raise_once(event, results, list(over.values()), report_too_old=report_too_old)
+            raise self._fenced(event.group, event.epoch, event.member, answer.reason, results)
+        raise_once(event, results, list(over.values()), report_too_old=too_old == "report")
         return results
 
     def _append_commit(self, events: Sequence[Event]) -> list[Answer]:
@@ -447,13 +429,11 @@ class Committing(TableSettings):
         if not parts:
             return {}
         with self._lock:
-            event = Event(kind, self._new_id(), self._cluster, group, epoch, member=member,
-                          detail=detail or {}, parts=parts)  # fmt: skip
+            event = self._event(kind, group, epoch, member, detail=detail, parts=parts)
             answer = self._append(with_topic_ids(event, self._state_for(event), topic_ids))
-            now = in_force(self._log.group(self._cluster, group))
-        results = dict(answer.results)
-        if not answer.counted:
-            raise FencedMember(group, member, epoch, now, answer.reason, results)
+            results = dict(answer.results)
+            if not answer.counted:
+                raise self._fenced(group, epoch, member, answer.reason, results)
         raise_once(event, results, [], report_too_old=True)
         return results
 
@@ -485,6 +465,16 @@ class Committing(TableSettings):
             except IndividualCommitTooOld:
                 continue
         return over
+
+
+def _commit_detail(
+    filtered: Mapping[TopicPartition, int], reached: Mapping[TopicPartition, OffsetAndEpoch]
+) -> dict[str, Any]:
+    details = {
+        "filtered": [[*at, count] for at, count in filtered.items() if count],
+        "reached": [[*at, *end] for at, end in reached.items()],
+    }
+    return {name: values for name, values in details.items() if values}
 
 
 def _without(event: Event, over: Iterable[TopicPartition]) -> dict[str, Any]:

@@ -1,51 +1,43 @@
 """The pure fold of the log: it applies events in log order and returns their answers.
 
 `LogState` has the settings and all groups, `GroupState` is the fold of one group, and
-`PartitionState` is the state of one of its partitions. The fold uses no clock, no limits, no input
-or output: all readers of a log compute the same state.
+`PartitionState` is the state of one of its partitions. The rules of commits are here, those of who
+may commit in `commits.grant_rules`, and those of chunks, log ends and resets in
+`commits.partition_rules`. The fold uses no clock, no limits, no input or output: all readers of a
+log compute the same state.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
-from itertools import starmap
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from assignors.shares import Share, inside, outside
-from commits.acquisitions import Acquisition, Acquisitions
+from commits.acquisitions import Acquisitions
 from commits.errors import IndividualCommitTooOld
-from commits.grants import GrantState, holder_of
+from commits.grant_rules import GRANT_RULES
 from commits.ids import CommitIds
-from commits.model import AcquisitionId, Doubt, Wanted, in_turn, share_from_plain
+from commits.model import in_turn
 from commits.offset_and_epoch import OffsetAndEpoch
-from commits.offsets import MAX_OFFSET, OffsetRanges
-from commits.partition_commits import CommitResult, PartitionCommits
+from commits.offsets import OffsetRanges
+from commits.partition_commits import Answer, CommitResult, PartitionCommits
+from commits.partition_rules import PARTITION_RULES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from commits.grants import ShareOwner
-    from commits.model import Epoch, Pending, TopicPartition
+    from commits.grants import GrantState
+    from commits.model import Doubt, Epoch, Pending, TopicPartition
     from commits.partition_commits import CommitStatus
+    from commits.partition_rules import KnownPrimary
     from commits.rows import Event, Part
 
 
 GroupKey: TypeAlias = tuple[str, str]
 
-RELEASED = "it has released its shares"
-"""The fence reason of a member that released its shares."""
-
-_BY_PARTITION = frozenset(
-    {
-        "commit", "start", "log_start", "truncation", "primary", "reset",
-        "acquire", "renew", "expire",
-    }
-)  # fmt: skip
-
 _NOTHING = OffsetRanges()
 
-_UNKNOWN_START = "the log does not know where it starts"
+_ABOUT_PARTITIONS = {"commit", *PARTITION_RULES}
 
 REFUSED_BEFORE = "the first commit with this id was refused there"
 """The reason of a refused commit that is repeated after its first answer was dropped."""
@@ -55,38 +47,6 @@ KEPT_ANSWERS = 256
 
 KEPT_RESULTS = 1_000
 """The number of partition results in these answers: a snapshot contains all of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer to an event.
-
-    Attributes:
-        counted: Whether the event counts.
-        reason: Why it does not count; otherwise empty.
-        results: The result of each partition of the event.
-        holder: The holder of the share that conflicts with a claim or an epoch.
-    """
-
-    counted: bool
-    reason: str = ""
-    results: Mapping[TopicPartition, CommitResult] = field(default_factory=dict)
-    holder: ShareOwner | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class KnownPrimary:
-    """An offset in Kafka that another tool wrote and that the log has recorded.
-
-    Attributes:
-        offset: The offset.
-        epoch: Number of the epoch or claim that recorded it.
-        replaced: Whether a member of the group has written Kafka's offset since.
-    """
-
-    offset: int
-    epoch: int
-    replaced: bool = False
 
 
 @dataclass(slots=True)
@@ -203,7 +163,7 @@ class GroupState:
         no longer kept, refused partitions are refused and all others are duplicates.
         """
         known = self.answers.get(event.id)
-        if known is not None and (known.results or event.kind not in _BY_PARTITION):
+        if known is not None and (known.results or event.kind not in _ABOUT_PARTITIONS):
             return known
         if known is not None or self.knows(event):
             return self._answer_again(event, known or Answer(counted=True))
@@ -288,7 +248,7 @@ class GroupState:
             and event.id not in self.answers
         )
         results = {}
-        for part in event.parts if event.kind in _BY_PARTITION else ():
+        for part in event.parts if event.kind in _ABOUT_PARTITIONS else ():
             at = part.topic_partition
             state = self.partitions.get(at) or PartitionState()
             refusal = self._refusal(event, part) if is_unchanged else ""
@@ -314,233 +274,6 @@ class GroupState:
         grant = self.grant(epoch)
         return "its epoch is not in force" if grant is None else grant.fence_of(member)
 
-    def _open_epoch(self, event: Event) -> Answer:
-        assert event.epoch is not None
-        in_force = self.in_force.epoch if self.in_force else None
-        is_next = self._is_next(event)
-        if event.previous != in_force:
-            return Answer(counted=False, reason="another epoch is in force")
-        if not is_next:
-            return Answer(counted=False, reason="its number has been used")
-        new = GrantState.of(event)
-        in_the_way = holder_of(new.live_shares(), self.claims.values())
-        if in_the_way and not event.detail.get("takeover"):
-            return Answer(counted=False, reason="a share is claimed", holder=in_the_way)
-        while in_the_way:
-            self._end(self.claims.pop(in_the_way.epoch.nonce))
-            in_the_way = holder_of(new.live_shares(), self.claims.values())
-        self._end(self.in_force)
-        if not new.uses_chunks:
-            self._end_acquisitions(self.partitions)
-        self.in_force = new
-        for state in self.partitions.values():
-            state.acquisitions.are_back(new.members)
-        self._take_loose(new, new.all_shares())
-        self._adopt_topics(new.topic_ids)
-        for topic, count in _partition_counts(event, new).items():
-            self.initial_partitions.setdefault(topic, count)
-        for state in self.partitions.values():
-            if state.primary is not None and state.primary.replaced:
-                state.primary = None
-        return Answer(counted=True)
-
-    def _claim(self, event: Event) -> Answer:
-        assert event.epoch is not None
-        if not self._is_next(event):
-            return Answer(counted=False, reason="its number has been used")
-        new = GrantState.of(event)
-        others = [*self.claims.values(), *([self.in_force] if self.in_force else [])]
-        in_the_way = holder_of(new.live_shares(), others)
-        if in_the_way and not event.detail.get("takeover"):
-            return Answer(counted=False, reason="a share is held", holder=in_the_way)
-        while in_the_way:
-            if in_the_way.epoch.nonce in self.claims:
-                self._end(self.claims.pop(in_the_way.epoch.nonce))
-            elif self.in_force is not None:
-                self._fence(self.in_force, in_the_way.member, f"taken over by {event.member!r}")
-            others = [*self.claims.values(), *([self.in_force] if self.in_force else [])]
-            in_the_way = holder_of(new.live_shares(), others)
-        self._end_acquisitions({share[:2] for share in new.all_shares()})
-        self.claims[new.epoch.nonce] = new
-        self._take_loose(new, new.all_shares())
-        self._adopt_topics(new.topic_ids)
-        return Answer(counted=True)
-
-    def end_all(self) -> None:
-        """End the epoch in force and all claims."""
-        for grant in (self.in_force, *self.claims.values()):
-            self._end(grant)
-        self.in_force = None
-        self.claims = {}
-
-    def _end(self, grant: GrantState | None) -> None:
-        if grant is None:
-            return
-        # What members of a cooperative epoch may still work on are their chunks.
-        left = grant.doubts if grant.uses_chunks else grant.left_behind()
-        self.loose = sorted({*self.loose, *left})
-
-    def _end_acquisitions(self, partitions: Iterable[TopicPartition]) -> None:
-        """Return all chunks of partitions; their next owners wait for the members that had them."""
-        for at in partitions:
-            state = self.partitions.get(at)
-            if state is None:
-                continue
-            chunks = state.acquisitions.chunks.values()
-            if chunks:
-                longest = max(chunk.life_ms for chunk in chunks)
-                self.loose = sorted({*self.loose, Doubt(Share(*at), longest)})
-            state.acquisitions = Acquisitions()
-
-    def _fence(self, grant: GrantState, member: str, why: str) -> None:
-        """Fence a member whose shares another member takes without a hand-over."""
-        grant.fenced[member] = why
-        left = [doubt.share for doubt in grant.left_by(member)]
-        self._loosen(grant, member, grant.doubts_of(member, left))
-
-    def _loosen(self, grant: GrantState, member: str, doubts: Iterable[Doubt]) -> None:
-        if member not in grant.settled:
-            grant.settled.add(member)
-            self._doubt(grant, doubts)
-
-    def _doubt(self, grant: GrantState, doubts: Iterable[Doubt]) -> None:
-        if not grant.uses_chunks:
-            self.loose = sorted({*self.loose, *doubts})
-
-    def _take_loose(self, grant: GrantState, shares: Iterable[Share]) -> None:
-        """Move doubts about shares to their new owner, which waits for them."""
-        found = starmap(Doubt, inside(self.loose, shares))
-        grant.doubts = tuple(sorted({*grant.doubts, *found}))
-        self.loose = list(starmap(Doubt, outside(self.loose, shares)))
-
-    def _is_next(self, event: Event) -> bool:
-        """Return whether a number is above all others, and record it."""
-        assert event.epoch is not None
-        is_next = event.epoch.number > self.highest
-        self.highest = max(self.highest, event.epoch.number)
-        return is_next
-
-    def _take_over(self, event: Event) -> Answer:
-        replaced = event.detail["replaces"]
-        grant = self.grant(event.epoch)
-        fence = grant.fence_of(replaced) if grant else "its epoch is not in force"
-        if grant is None or (fence and fence != RELEASED):
-            return Answer(counted=False, reason=f"{replaced!r} cannot be replaced: {fence}")
-        if event.member in grant.members and event.member != replaced:
-            return Answer(counted=False, reason=f"{event.member!r} is a member already")
-        shares = grant.members[replaced]
-        holder = holder_of(((event.member, s) for s in shares), self.claims.values())
-        if fence and holder:
-            return Answer(counted=False, reason="a share was claimed since", holder=holder)
-        self._loosen(grant, replaced, grant.doubts_of(replaced, shares))
-        if event.member != replaced:
-            grant.fenced[replaced] = f"taken over by {event.member!r}"
-            grant.heirs[replaced] = event.member
-            grant.members[event.member] = shares
-            if replaced in grant.lives:
-                grant.lives[event.member] = grant.lives[replaced]
-        grant.fenced.pop(event.member, None)
-        grant.settled.discard(event.member)
-        grant.handed.pop(event.member, None)
-        self._take_loose(grant, shares)
-        return Answer(counted=True)
-
-    def _release(self, event: Event) -> Answer:
-        fence = self.fenced(event.epoch, event.member)
-        if fence:
-            return Answer(counted=False, reason=fence)
-        grant = self.grant(event.epoch)
-        assert grant is not None
-        running = list(map(share_from_plain, event.detail.get("running", ())))
-        doubts = grant.doubts_of(event.member, running)
-        if "left_ms" in event.detail:
-            # The member has waited for earlier owners, and knows how long it would still wait.
-            left = zip(running, event.detail["left_ms"], strict=True)
-            doubts = [Doubt(share, left_ms) for share, left_ms in left]
-        if grant.uses_chunks:
-            self._release_chunks(grant, event, running)
-        if "shares" in event.detail:
-            # The member keeps its other shares, and goes on with them.
-            shares = set(map(share_from_plain, event.detail["shares"]))
-            grant.handed[event.member] = tuple(
-                sorted(shares.union(grant.handed.get(event.member, ())))
-            )
-            self._doubt(grant, doubts)
-            return Answer(counted=True)
-        self._loosen(grant, event.member, doubts)
-        grant.fenced[event.member] = RELEASED
-        self.claims.pop(grant.epoch.nonce, None)
-        return Answer(counted=True)
-
-    def _release_chunks(self, grant: GrantState, event: Event, running: list[Share]) -> None:
-        """Return the chunks of a member that it does not work on any more."""
-        at_work = {share[:2] for share in running}
-        given = {(topic, partition) for topic, partition, *_ in event.detail.get("shares", ())}
-        for at, state in self.partitions.items():
-            if at not in at_work and ("shares" not in event.detail or at in given):
-                state.acquisitions.release(event.member)
-        if "shares" not in event.detail:
-            # The member has waited for all other shares in doubt.
-            grant.doubts = tuple(sorted(starmap(Doubt, inside(grant.doubts, running))))
-
-    def _acquire(self, event: Event) -> Answer:
-        grant = self.grant(event.epoch)
-        counts = dict(
-            zip((p.topic_partition for p in event.parts), event.detail["counts"], strict=True)
-        )
-
-        def acquire(state: PartitionState, part: Part) -> CommitResult:
-            assert grant is not None
-            at = part.topic_partition
-            if at not in self.partitions:
-                return state.result("refused", _UNKNOWN_START)
-            if not grant.uses_chunks:
-                return state.result("refused", "members of its epoch share partitions by key range")
-            request = Acquisition(
-                event.id, event.member, _NOTHING,
-                life_ms=grant.longest_life_of(event.member), since=event.written_at,
-            )  # fmt: skip
-            last = -1 if part.last is None else part.last
-            # A member that has not seen yet that a record is parked must not get it: it would hold
-            # the record, and nobody could acquire it once it is to be tried again.
-            due = part.offsets
-            if due:
-                due -= OffsetRanges.from_offsets(o for o, p in state.pending.items() if p.is_parked)
-            wanted = Wanted(counts[at], last, due)
-            state.acquisitions.acquire(request, wanted, state.commits, state.pending)
-            return state.result()
-
-        return self._by_partition(event, acquire)
-
-    def _renew(self, event: Event) -> Answer:
-        def renew(state: PartitionState, chunk: AcquisitionId) -> bool:
-            return state.acquisitions.renew(chunk.id, event.member)
-
-        return self._by_chunk(event, renew)
-
-    def _expire(self, event: Event) -> Answer:
-        def expire(state: PartitionState, chunk: AcquisitionId) -> bool:
-            return state.acquisitions.expire(chunk.id, chunk.renewals)
-
-        answer = self._by_chunk(event, expire)
-        for topic, partition, chunk_id, renewals, ms in event.detail.get("watched", ()):
-            at = topic, partition
-            if at in answer.results and answer.results[at].status != "refused":
-                self.partitions[at].acquisitions.note(chunk_id, renewals, ms)
-        return answer
-
-    def _by_chunk(
-        self, event: Event, change: Callable[[PartitionState, AcquisitionId], bool]
-    ) -> Answer:
-        chunks = [AcquisitionId(*chunk) for chunk in event.detail["chunks"]]
-
-        def of_partition(state: PartitionState, part: Part) -> CommitResult:
-            here = [chunk for chunk in chunks if chunk[:2] == part.topic_partition]
-            changed = [change(state, chunk) for chunk in here]
-            return state.result("committed" if any(changed) else "duplicate")
-
-        return self._by_partition(event, of_partition)
-
     def _commit(self, event: Event) -> Answer:
         grant = self.grant(event.epoch)
         reached = {(t, p): OffsetAndEpoch(*end) for t, p, *end in event.detail.get("reached", ())}
@@ -553,92 +286,22 @@ class GroupState:
                 return commit_held(state, part, event.member)
             return commit_part(state, part)
 
-        return self._by_partition(event, commit)
+        return self.by_partition(event, commit)
 
-    def _start(self, event: Event) -> Answer:
-        known = set(self.partitions)
-
-        def start(state: PartitionState, part: Part) -> CommitResult:
-            if part.topic_partition in known:
-                return state.result("duplicate")
-            state.commits.log_start(part.first or 0)
-            return state.result()
-
-        return self._by_partition(event, start, of_any_member=True)
-
-    def _log_start(self, event: Event) -> Answer:
-        def follow(state: PartitionState, part: Part) -> CommitResult:
-            state.commits.log_start(part.first or 0)
-            state.acquisitions.clip(state.commits.stable_offset, MAX_OFFSET)
-            state.drop_done_pending()
-            return state.result()
-
-        return self._by_partition(event, follow)
-
-    def _truncation(self, event: Event) -> Answer:
-        def cut(state: PartitionState, part: Part) -> CommitResult:
-            end = part.first or 0
-            state.commits.truncate(end)
-            state.acquisitions.clip(0, end - 1)
-            state.pending = {o: pending for o, pending in state.pending.items() if o < end}
-            state.reached = None
-            return state.result()
-
-        return self._by_partition(event, cut)
-
-    def _primary(self, event: Event) -> Answer:
-        """Record Kafka's offsets once in each epoch, or record that the group wrote them."""
-        assert event.epoch is not None
-        number = event.epoch.number
-        grants = (self.in_force, *self.claims.values())
-        others = [grant for grant in grants if grant and grant.epoch != event.epoch]
-        known = set(self.partitions)
-
-        def note(state: PartitionState, part: Part) -> CommitResult:
-            if part.topic_partition not in known:
-                return state.result("refused", _UNKNOWN_START)
-            if part.first is None:
-                if state.primary is not None:
-                    state.primary = replace(state.primary, replaced=True)
-                return state.result()
-            if state.primary is not None and state.primary.epoch == number:
-                return state.result("duplicate")
-            if event.detail.get("follow"):
-                whole = (event.member, Share(*part.topic_partition))
-                holder = holder_of([whole], others)
-                if holder is not None:
-                    return state.result("refused", f"{holder.member!r} is at work on it")
-                state.commits.reset(part.first)
-                state.pending, state.reached = {}, None
-                state.acquisitions = Acquisitions()
-            state.primary = KnownPrimary(part.first, number)
-            return state.result()
-
-        return self._by_partition(event, note)
-
-    def _reset(self, event: Event) -> Answer:
-        def set_back(state: PartitionState, part: Part) -> CommitResult:
-            state.commits.reset(part.first or 0)
-            state.commits.amend(part.offsets)
-            state.reached, state.acquisitions = None, Acquisitions()
-            state.pending = in_turn(part.pending, state.pending)
-            state.drop_done_pending()
-            if event.epoch is None:
-                state.topic_id = part.topic_id or state.topic_id
-            return state.result()
-
-        if event.epoch is None:  # an operator: active members must not commit on top of it
-            self.end_all()
-            self._end_acquisitions(part.topic_partition for part in event.parts)
-        return self._by_partition(event, set_back)
-
-    def _by_partition(
+    def by_partition(
         self,
         event: Event,
         change: Callable[[PartitionState, Part], CommitResult],
         *,
         of_any_member: bool = False,
     ) -> Answer:
+        """Apply an event to each of its partitions in which it counts.
+
+        Args:
+            event: The event.
+            change: Changes the state of a partition by its part, and returns the result.
+            of_any_member: Whether members without a share of a partition may write the event.
+        """
         is_operator = event.kind == "reset" and event.epoch is None
         fence = "" if is_operator else self.fenced(event.epoch, event.member)
         results = {}
@@ -663,30 +326,10 @@ class GroupState:
             return refusal
         return f"its topic now has the id {state.topic_id!r}"
 
-    def _adopt_topics(self, topic_ids: Mapping[str, str]) -> None:
-        for at, state in list(self.partitions.items()):
-            topic_id = topic_ids.get(at[0])
-            if topic_id and state.topic_id not in {"", topic_id}:
-                # The topic was deleted and created again: old commits are about other records.
-                del self.partitions[at]
-                self.initial_partitions[at[0]] = 0
-            elif topic_id:
-                state.topic_id = topic_id
-
     _RULES: ClassVar[Mapping[str, Callable[[GroupState, Event], Answer]]] = {
-        "epoch": _open_epoch,
-        "takeover": _take_over,
-        "claim": _claim,
-        "release": _release,
         "commit": _commit,
-        "acquire": _acquire,
-        "renew": _renew,
-        "expire": _expire,
-        "start": _start,
-        "log_start": _log_start,
-        "truncation": _truncation,
-        "primary": _primary,
-        "reset": _reset,
+        **GRANT_RULES,
+        **PARTITION_RULES,
     }
 
 
@@ -750,12 +393,3 @@ class LogState:
                 if not self.settings[key]:
                     del self.settings[key]
         return Answer(counted=True)
-
-
-def _partition_counts(event: Event, grant: GrantState) -> dict[str, int]:
-    """Return the partition counts of an epoch: as given by its leader, else from its shares."""
-    counts: dict[str, int] = {}
-    for share in grant.all_shares():
-        counts[share.topic] = max(counts.get(share.topic, 0), share.partition + 1)
-    counts.update(event.detail.get("partitions", {}))
-    return counts

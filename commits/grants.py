@@ -94,12 +94,17 @@ class GrantState:
             }
             topic_ids = dict(detail["topic_ids"])
             return cls(
-                event.epoch, event.generation, members, topic_ids,
-                life_ms=detail.get("life_ms", 0), previous=event.previous,
-                record_filter=record_filter, continues=dict(detail.get("continues", {})),
+                event.epoch,
+                event.generation,
+                members,
+                topic_ids,
+                life_ms=detail.get("life_ms", 0),
+                previous=event.previous,
+                record_filter=record_filter,
+                continues=dict(detail.get("continues", {})),
                 sharing=detail.get("sharing", ""),
                 lives=dict(detail.get("lives", {})),
-            )  # fmt: skip
+            )
         shares = tuple(
             Share(part.topic, part.partition, KeyRange(part.first or 0, part.last or 0))
             for part in event.parts
@@ -108,9 +113,14 @@ class GrantState:
         life_ms = event.detail.get("life_ms", 0)
         session_ms = event.detail.get("session_ms", 0)
         return cls(
-            event.epoch, event.generation, {event.member: shares}, topic_ids, life_ms=life_ms,
-            session_ms=session_ms, record_filter=record_filter,
-        )  # fmt: skip
+            event.epoch,
+            event.generation,
+            {event.member: shares},
+            topic_ids,
+            life_ms=life_ms,
+            session_ms=session_ms,
+            record_filter=record_filter,
+        )
 
     @property
     def uses_chunks(self) -> bool:
@@ -181,33 +191,41 @@ class GrantState:
         for doubt in self.doubts:
             earlier.setdefault(doubt.share[:2], []).append(doubt)
         return [
-            Doubt(share, max([life_ms, *(
-                doubt.life_ms
-                for doubt in earlier.get(share[:2], ())
-                if doubt.share.key_range.overlaps(share.key_range)
-            )]))
+            Doubt(
+                share,
+                max(
+                    [
+                        life_ms,
+                        *(
+                            doubt.life_ms
+                            for doubt in earlier.get(share[:2], ())
+                            if doubt.share.key_range.overlaps(share.key_range)
+                        ),
+                    ]
+                ),
+            )
             for share in shares
-        ]  # fmt: skip
+        ]
 
     def assignment(self) -> Assignment:
         """Return a copy for users of the store."""
         return Assignment(
             self.epoch,
             self.generation,
-            dict(self.members),
-            dict(self.fenced),
-            dict(self.topic_ids),
-            self.life_ms,
-            self.doubts,
-            dict(self.heirs),
-            self.session_ms,
-            self.beats,
-            dict(self.handed),
-            self.previous,
-            self.record_filter,
-            dict(self.continues),
-            self.sharing,
-            dict(self.lives),
+            members=dict(self.members),
+            fenced=dict(self.fenced),
+            topic_ids=dict(self.topic_ids),
+            life_ms=self.life_ms,
+            doubts=self.doubts,
+            heirs=dict(self.heirs),
+            session_ms=self.session_ms,
+            beats=self.beats,
+            handed=dict(self.handed),
+            previous=self.previous,
+            record_filter=self.record_filter,
+            continues=dict(self.continues),
+            sharing=self.sharing,
+            lives=dict(self.lives),
         )
 
 

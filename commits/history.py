@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from commits.fold import Answer
     from commits.model import Doubt
+    from commits.partition_commits import Answer
     from commits.rows import Event, Part
 
 

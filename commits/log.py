@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from commits.engine import LogEngine, Tail
-    from commits.fold import Answer, GroupState
+    from commits.fold import GroupState
     from commits.model import Doubt
+    from commits.partition_commits import Answer
     from commits.rows import Event
 
 

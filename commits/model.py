@@ -6,7 +6,7 @@ import math
 from base64 import b64decode, b64encode
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 from assignors.ranges import KeyRange
 from assignors.shares import Share
@@ -239,6 +239,70 @@ class Assignment:
         while member in self.heirs:
             member = self.heirs[member]
         return member
+
+
+class GrantOptions(TypedDict, total=False):
+    """Keyword arguments of `CommitStore.open_epoch` and `CommitStore.claim`.
+
+    Attributes:
+        topic_ids: The ids of topics, as far as they are known. A new id means that the topic was
+            created again; its old commits are discarded.
+        takeover: Whether to fence holders of overlapping shares instead of raising an error.
+            Claims end; with a claim, members of the epoch in force may no longer commit.
+        life_ms: The longest time that a batch of any member may run. Shares that members do not
+            hand over are in doubt for this time (see `Assignment.doubts`).
+        record_filter: Which records the members process, as text for the history and for the
+            next epoch; empty for all.
+    """
+
+    topic_ids: Mapping[str, str] | None
+    takeover: bool
+    life_ms: int
+    record_filter: str
+
+
+class EpochOptions(GrantOptions, total=False):
+    """Further keyword arguments of `CommitStore.open_epoch`.
+
+    Attributes:
+        lives: The longest time that a batch of each member may run; by default `life_ms`.
+        partitions: How many partitions of each topic start by the option for new groups; by
+            default as many as the assignment has. It applies in the first epoch with the topic;
+            partitions with higher numbers were added later.
+        continues: Members whose work never paused, with the number of the epoch that they work
+            under.
+        sharing: `cooperative` if the members acquire chunks of whole partitions (see
+            `CommitStore.acquire`); each of them should have all partitions. Empty if each member
+            has key ranges of its own.
+    """
+
+    lives: Mapping[str, int] | None
+    partitions: Mapping[str, int] | None
+    continues: Mapping[str, int] | None
+    sharing: str
+
+
+class CommitOptions(TypedDict, total=False):
+    """Further keyword arguments of `CommitStore.commit`.
+
+    Attributes:
+        topic_ids: The ids of the topics from which the records were read, if they differ from
+            those of the epoch. Such partitions are refused.
+        too_old: Whether partitions that are entirely below the stable offset raise an error, which
+            is the default, or only get the status `too_old`.
+        limited: Whether to refuse what would exceed the limit of ranges, which is the default. Pass
+            False for what must not wait: handled records, or a commit that other writes depend on.
+        request: For a member of a cooperative epoch, chunks to acquire, renew and expire in the
+            same append. `CommitStore.acquired` returns what it got.
+        maintain: Whether to call `CommitStore.maintain` before the answer, which is the default.
+            With False, call it later.
+    """
+
+    topic_ids: Mapping[str, str] | None
+    too_old: Literal["raise", "report"]
+    limited: bool
+    request: AcquireRequest | None
+    maintain: bool
 
 
 def as_share(share: Any) -> Share:

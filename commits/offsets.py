@@ -139,11 +139,6 @@ class OffsetRanges:
         return int(self._bits.max()) if self._bits else None
 
     @property
-    def count(self) -> int:
-        """The number of offsets, as `len()`."""
-        return len(self._bits)
-
-    @property
     def range_count(self) -> int:
         """The number of separate ranges."""
         if self._range_count is None:
@@ -215,16 +210,6 @@ class OffsetRanges:
         before, ends = np.append(first - 1, lasts), np.append(firsts - 1, last)
         is_gap = before < ends
         return before[is_gap] + 1, ends[is_gap]
-
-    def lowest_missing(self, first: int, last: int, count: int) -> OffsetRanges:
-        """Return the lowest `count` offsets from `first` to `last` that are not in the set."""
-        left, found = min(count, MAX_COUNT), []
-        for start, end in self.gaps(first, last):
-            if left <= 0:
-                break
-            found.append((start, min(end, start + left - 1)))
-            left -= end - start + 1
-        return OffsetRanges(found)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         firsts, lasts = self.bounds()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from commits.errors import ClaimConflict, EpochConflict, FencedMember
 from commits.log import CommitLog
@@ -15,12 +16,13 @@ from commits.rows import Event, Part
 from commits.sharing import COOPERATIVE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from assignors.shares import Share
     from commits.engine import LogEngine
-    from commits.fold import Answer, GroupState
-    from commits.model import Assignment
+    from commits.fold import GroupState
+    from commits.model import Assignment, EpochOptions, GrantOptions, TopicPartition
+    from commits.partition_commits import Answer, CommitResult
 
 
 _NUMBER_TRIES = 20
@@ -67,10 +69,9 @@ class Ownership:
             FencedMember: If it may no longer commit.
         """
         with self._lock:
-            state = self._refreshed(group)
-            fence = state.fenced(epoch, member)
+            fence = self._refreshed(group).fenced(epoch, member)
             if fence:
-                raise FencedMember(group, member, epoch, in_force(state), fence)
+                raise self._fenced(group, epoch, member, fence)
 
     def claims(self, group: str) -> list[Assignment]:
         """Return the live claims of a group. Reads the log."""
@@ -84,16 +85,9 @@ class Ownership:
         *,
         previous: Epoch | None,
         generation: int = -1,
-        topic_ids: Mapping[str, str] | None = None,
         member: str = "",
         nonce: str | None = None,
-        takeover: bool = False,
-        life_ms: int = 0,
-        partitions: Mapping[str, int] | None = None,
-        record_filter: str = "",
-        continues: Mapping[str, int] | None = None,
-        sharing: str = "",
-        lives: Mapping[str, int] | None = None,
+        **options: Unpack[EpochOptions],
     ) -> Epoch:
         """Open the next epoch of a group. From its row on only its members may commit.
 
@@ -103,26 +97,10 @@ class Ownership:
                 `(topic, partition, first, last)`.
             previous: The epoch that the caller expects to be in force; None for none.
             generation: Kafka's generation; -1 without one.
-            topic_ids: The ids of topics, as far as they are known. A new id means that the topic
-                was created again; its old commits are discarded.
             member: The member that opens it, for the history.
             nonce: A unique text of the caller. A repeated call with the same nonce, because the
                 answer was lost, returns the same epoch.
-            takeover: Whether to fence overlapping claims instead of raising an error.
-            life_ms: The longest time that a batch of any member may run. Shares that members do not
-                hand over are in doubt for this time, or that of the member in ``lives`` (see
-                `Assignment.doubts`).
-            partitions: How many partitions of each topic start by the option for new groups; by
-                default as many as the assignment has. It applies in the first epoch with the
-                topic; partitions with higher numbers were added later.
-            record_filter: Which records the members process, as text for the history and for the
-                next epoch; empty for all.
-            continues: Members whose work never paused, with the number of the epoch that they work
-                under.
-            sharing: `cooperative` if the members acquire chunks of whole partitions (see
-                `CommitStore.acquire`); each of them should have all partitions. Empty if each
-                member has key ranges of its own.
-            lives: The longest time that a batch of each member may run; by default `life_ms`.
+            **options: See `commits.EpochOptions`.
 
         Raises:
             EpochConflict: If another epoch than `previous` is in force, or one of `continues` may
@@ -131,51 +109,35 @@ class Ownership:
             ValueError: If a share or the sharing is not valid, or the nonce was used for another
                 epoch.
         """
-        if sharing not in {"", COOPERATIVE}:
-            raise ValueError(f"sharing must be {COOPERATIVE!r} or empty, not {sharing!r}")
         members = {name: as_shares(shares) for name, shares in assignment.items()}
-        others = {name: one for name, one in (lives or {}).items() if one != life_ms}
-        detail = {
-            "members": {m: list(map(share_to_plain, some)) for m, some in members.items()},
-            "topic_ids": dict(topic_ids or {}),
-            "takeover": takeover,
-            "life_ms": life_ms,
-            **({"partitions": dict(partitions)} if partitions else {}),
-            **({"filter": record_filter} if record_filter else {}),
-            **({"continues": dict(continues)} if continues else {}),
-            **({"sharing": sharing} if sharing else {}),
-            **({"lives": others} if others else {}),
-        }
-        with self._lock:
-            for _ in range(_NUMBER_TRIES):
-                state = self._refreshed(group)
-                opened = state.in_force
-                if opened is not None and opened.epoch.nonce == nonce:
-                    if (
-                        opened.generation != generation
-                        or not members.items() <= dict(opened.members).items()
-                    ):
-                        raise ValueError(f"nonce {nonce!r} was used for another epoch of {group!r}")
-                    return opened.epoch
-                # A claim that fences one of them takes a number, so none comes unseen.
-                is_fenced = opened is not None and not opened.fenced.keys().isdisjoint(
-                    continues or ()
-                )
-                if in_force(state) != previous or is_fenced:
-                    break
-                epoch = Epoch(state.highest + 1, nonce or uuid.uuid4().hex)
-                answer = self._append(
-                    Event(
-                        "epoch", self._new_id(), self._cluster, group, epoch, previous,
-                        generation, member, detail,
-                    )
-                )  # fmt: skip
-                if answer.counted:
-                    return epoch
-                if answer.holder is not None:
-                    raise ClaimConflict(group, member, *answer.holder)
-            now = in_force(self._log.group(self._cluster, group))
-            raise EpochConflict(group, member, previous, now, "another epoch was opened")
+        row = Event(
+            "epoch",
+            "",
+            self._cluster,
+            group,
+            previous=previous,
+            generation=generation,
+            member=member,
+            detail=_epoch_detail(members, **options),
+        )
+
+        def opened(state: GroupState) -> Epoch | None:
+            grant = state.in_force
+            if grant is not None and grant.epoch.nonce == nonce:
+                is_same = members.items() <= dict(grant.members).items()
+                if grant.generation != generation or not is_same:
+                    raise ValueError(f"nonce {nonce!r} was used for another epoch of {group!r}")
+                return grant.epoch
+            # A claim that fences one of them takes a number, so none comes unseen.
+            is_fenced = grant is not None and not grant.fenced.keys().isdisjoint(
+                options.get("continues") or ()
+            )
+            if in_force(state) != previous or is_fenced:
+                now, reason = in_force(state), "another epoch was opened"
+                raise EpochConflict(group, member, previous, now, reason)
+            return None
+
+        return self._granted(row, nonce, opened)
 
     def claim(
         self,
@@ -183,12 +145,9 @@ class Ownership:
         member: str,
         shares: Iterable[Any],
         *,
-        takeover: bool = False,
-        topic_ids: Mapping[str, str] | None = None,
-        life_ms: int = 0,
         session_ms: int = 0,
         nonce: str | None = None,
-        record_filter: str = "",
+        **options: Unpack[GrantOptions],
     ) -> Epoch:
         """Claim shares without a rebalance of the group, under a separate epoch.
 
@@ -198,15 +157,11 @@ class Ownership:
             group: The group.
             member: The claimant; unique to the process.
             shares: As for `open_epoch`.
-            takeover: Whether to fence holders of overlapping shares instead of raising an error:
-                claims end, members of the epoch in force may no longer commit.
-            topic_ids: As for `open_epoch`.
-            life_ms: As for `open_epoch`.
             session_ms: The time without a row of the claim (renewals included) after which others
                 may release it, because its process counts as dead; 0 for never.
             nonce: A unique text of the caller. A repeated call with the same nonce, because the
                 answer was lost, returns the same claim while it is live.
-            record_filter: As for `open_epoch`.
+            **options: See `commits.GrantOptions`.
 
         Raises:
             ClaimConflict: If a share overlaps one of a live claim, or of a member of the epoch in
@@ -218,36 +173,16 @@ class Ownership:
         """
         wanted = as_shares(shares)
         _check_disjoint(wanted)
-        ids = topic_ids or {}
-        parts = tuple(
-            Part(topic, partition, ids.get(topic, ""), *key_range)
-            for topic, partition, key_range in wanted
-        )
-        with self._lock:
-            for _ in range(_NUMBER_TRIES):
-                state = self._refreshed(group)
-                own = state.claims.get(nonce) if nonce else None
-                if own is not None:
-                    if own.members.get(member) != wanted:
-                        raise ValueError(f"nonce {nonce!r} was used for another claim of {group!r}")
-                    return own.epoch
-                epoch = Epoch(state.highest + 1, nonce or uuid.uuid4().hex)
-                answer = self._append(
-                    Event(
-                        "claim", self._new_id(), self._cluster, group, epoch, member=member,
-                        detail={
-                            "takeover": takeover, "life_ms": life_ms, "session_ms": session_ms,
-                            **({"filter": record_filter} if record_filter else {}),
-                        },
-                        parts=parts,
-                    )
-                )  # fmt: skip
-                if answer.counted:
-                    return epoch
-                if answer.holder is not None:
-                    raise ClaimConflict(group, member, *answer.holder)
-            now = in_force(self._log.group(self._cluster, group))
-            raise EpochConflict(group, member, epoch, now, "others took all its numbers")
+        detail, parts = _claim_content(wanted, session_ms, **options)
+        row = Event("claim", "", self._cluster, group, member=member, detail=detail, parts=parts)
+
+        def claimed(state: GroupState) -> Epoch | None:
+            own = state.claims.get(nonce) if nonce else None
+            if own is not None and own.members.get(member) != wanted:
+                raise ValueError(f"nonce {nonce!r} was used for another claim of {group!r}")
+            return own.epoch if own is not None else None
+
+        return self._granted(row, nonce, claimed)
 
     def renew(self, group: str, epoch: Epoch, member: str) -> None:
         """Write a row that shows that the process of a claim is alive.
@@ -256,11 +191,9 @@ class Ownership:
             FencedMember: If the claim has ended.
         """
         with self._lock:
-            event = Event("commit", self._new_id(), self._cluster, group, epoch, member=member)
-            answer = self._append(event)
+            answer = self._append(self._event("commit", group, epoch, member))
             if not answer.counted:
-                now = in_force(self._log.group(self._cluster, group))
-                raise FencedMember(group, member, epoch, now, answer.reason)
+                raise self._fenced(group, epoch, member, answer.reason)
 
     def release(
         self,
@@ -297,12 +230,7 @@ class Ownership:
         with self._lock:
             if self._refreshed(group).fenced(epoch, member):
                 return False
-            return self._append(
-                Event(
-                    "release", self._new_id(), self._cluster, group, epoch, member=member,
-                    detail=detail,
-                )
-            ).counted  # fmt: skip
+            return self._append(self._event("release", group, epoch, member, detail=detail)).counted
 
     def take_over(self, group: str, epoch: Epoch, member: str, *, replaces: str) -> None:
         """Give a member's shares to another id. Commits of the old id no longer count.
@@ -324,23 +252,82 @@ class Ownership:
         with self._lock:
             if _has_taken_over(self._refreshed(group), epoch, member, replaces):
                 return
-            answer = self._append(
-                Event(
-                    "takeover", self._new_id(), self._cluster, group, epoch, member=member,
-                    detail={"replaces": replaces},
-                )
-            )  # fmt: skip
+            detail = {"replaces": replaces}
+            answer = self._append(self._event("takeover", group, epoch, member, detail=detail))
             state = self._log.group(self._cluster, group)
             # The row does not count if the row of a lost answer came just before it.
             if not answer.counted and not _has_taken_over(state, epoch, member, replaces):
-                raise FencedMember(group, member, epoch, in_force(state), answer.reason)
+                raise self._fenced(group, epoch, member, answer.reason)
 
     def _refreshed(self, group: str) -> GroupState:
         self._log.refresh()
         return self._log.group(self._cluster, group)
 
+    def _granted(
+        self, row: Event, nonce: str | None, known: Callable[[GroupState], Epoch | None]
+    ) -> Epoch:
+        """Write the row of an epoch or claim under the next number, which others may take first.
+
+        Args:
+            row: The row without its id and epoch.
+            nonce: The nonce of the epoch; None for a new one.
+            known: Called with the state of the group before each attempt. It returns the epoch if
+                an earlier call has written it, and raises if it must not be written any more.
+        """
+        group, member = row.group, row.member
+        with self._lock:
+            for _ in range(_NUMBER_TRIES):
+                state = self._refreshed(group)
+                before = known(state)
+                if before is not None:
+                    return before
+                epoch = Epoch(state.highest + 1, nonce or uuid.uuid4().hex)
+                answer = self._append(replace(row, id=self._new_id(), epoch=epoch))
+                if answer.counted:
+                    return epoch
+                if answer.holder is not None:
+                    raise ClaimConflict(group, member, *answer.holder)
+            now = in_force(self._log.group(self._cluster, group))
+            expected = epoch if row.kind == "claim" else row.previous
+            raise EpochConflict(group, member, expected, now, "others took all its numbers")
+
+    def _fenced(
+        self,
+        group: str,
+        epoch: Epoch | None,
+        member: str,
+        reason: str,
+        results: Mapping[TopicPartition, CommitResult] | None = None,
+    ) -> FencedMember:
+        """Return the error of a call that does not count, as far as the log was read."""
+        now = in_force(self._log.group(self._cluster, group))
+        return FencedMember(group, member, epoch, now, reason=reason, results=results)
+
     def _append(self, event: Event) -> Answer:
         return self._log.append(event)
+
+    def _event(
+        self,
+        kind: str,
+        group: str,
+        epoch: Epoch | None,
+        member: str,
+        *,
+        event_id: str | None = None,
+        detail: Mapping[str, Any] | None = None,
+        parts: tuple[Part, ...] = (),
+    ) -> Event:
+        """Return an event of a member, by default with a new id."""
+        return Event(
+            kind,
+            event_id or self._new_id(),
+            self._cluster,
+            group,
+            epoch,
+            member=member,
+            detail=detail or {},
+            parts=parts,
+        )
 
     def _new_id(self) -> str:
         # A prefix of the writer and a number: sets of such ids stay small (see CommitIds).
@@ -351,6 +338,59 @@ class Ownership:
 def in_force(state: GroupState) -> Epoch | None:
     """Return the epoch in force of a group; None without one."""
     return state.in_force.epoch if state.in_force else None
+
+
+def _epoch_detail(
+    members: Mapping[str, tuple[Share, ...]],
+    *,
+    topic_ids: Mapping[str, str] | None = None,
+    takeover: bool = False,
+    life_ms: int = 0,
+    record_filter: str = "",
+    lives: Mapping[str, int] | None = None,
+    partitions: Mapping[str, int] | None = None,
+    continues: Mapping[str, int] | None = None,
+    sharing: str = "",
+) -> dict[str, Any]:
+    """Return the detail of the row of an epoch, which `GrantState.of` reads."""
+    if sharing not in {"", COOPERATIVE}:
+        raise ValueError(f"sharing must be {COOPERATIVE!r} or empty, not {sharing!r}")
+    others = {name: one for name, one in (lives or {}).items() if one != life_ms}
+    return {
+        "members": {name: list(map(share_to_plain, some)) for name, some in members.items()},
+        "topic_ids": dict(topic_ids or {}),
+        "takeover": takeover,
+        "life_ms": life_ms,
+        **({"partitions": dict(partitions)} if partitions else {}),
+        **({"filter": record_filter} if record_filter else {}),
+        **({"continues": dict(continues)} if continues else {}),
+        **({"sharing": sharing} if sharing else {}),
+        **({"lives": others} if others else {}),
+    }
+
+
+def _claim_content(
+    shares: tuple[Share, ...],
+    session_ms: int,
+    *,
+    topic_ids: Mapping[str, str] | None = None,
+    takeover: bool = False,
+    life_ms: int = 0,
+    record_filter: str = "",
+) -> tuple[dict[str, Any], tuple[Part, ...]]:
+    """Return the detail and the parts of the row of a claim, which `GrantState.of` reads."""
+    detail = {
+        "takeover": takeover,
+        "life_ms": life_ms,
+        "session_ms": session_ms,
+        **({"filter": record_filter} if record_filter else {}),
+    }
+    ids = topic_ids or {}
+    parts = tuple(
+        Part(topic, partition, ids.get(topic, ""), *key_range)
+        for topic, partition, key_range in shares
+    )
+    return detail, parts
 
 
 def _has_taken_over(state: GroupState, epoch: Epoch, member: str, replaces: str) -> bool:

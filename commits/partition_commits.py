@@ -9,6 +9,10 @@ from commits.errors import IndividualCommitTooOld, MaxIndividualCommitsReached
 from commits.offsets import MAX_OFFSET, OffsetRanges, exact_integer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from commits.grants import ShareOwner
+    from commits.model import TopicPartition
     from commits.offsets import Pairs
 
 
@@ -44,6 +48,23 @@ class CommitResult:
     status: CommitStatus = "committed"
     reason: str = ""
     not_held: OffsetRanges = field(default_factory=lambda: _NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer of the log to an event.
+
+    Attributes:
+        counted: Whether the event counts.
+        reason: Why it does not count; otherwise empty.
+        results: The result of each partition of the event.
+        holder: The holder of the share that conflicts with a claim or an epoch.
+    """
+
+    counted: bool
+    reason: str = ""
+    results: Mapping[TopicPartition, CommitResult] = field(default_factory=dict)
+    holder: ShareOwner | None = None
 
 
 class PartitionCommits:

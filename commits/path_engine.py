@@ -11,43 +11,32 @@ from __future__ import annotations
 import logging
 import math
 import os
-import re
 import time
 import uuid
-from contextlib import suppress
 from pathlib import Path
-from stat import S_ISREG
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
-from commits.delta_log import DeltaLog, conflicts_with_append, now_ms
+from commits.delta_log import DeltaLog, conflicts_with_append
 from commits.delta_log import host_seconds as _now
 from commits.engine import AppendConflict, Tail, TailGone, tail_of
 from commits.entries import VersionEntry, words_of
-from commits.entry_rows import rows_of_plain, with_versions
-from commits.errors import (
-    CommitLogUnavailable,
-    CommitTableFormat,
-    CommitTableNotFound,
-    CorruptCommitLog,
-    UnsupportedTarget,
-)
-from commits.places import local_folder, local_path, refuse_unsafe_path, refuse_unwritable
+from commits.entry_rows import rows_of_plain
+from commits.errors import CommitLogUnavailable, CorruptCommitLog, UnsupportedTarget
+from commits.places import local_folder, refuse_unwritable
 from commits.program_end import table_calls
-from commits.rows import SCHEMA
-from commits.rows_file import SEGMENT, added_rows
+from commits.rows_file import IN_FILES, RowFiles, added_rows, in_version, removed_files, segment_of
 from commits.secrets import hidden, message_of
 from commits.table_features import check_appendable
 from commits.table_files import ENTRY, LOG_FOLDER, ONE_BY_ONE, files_of, side_by_side
 from commits.table_state import read_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from commits.table_files import TableFiles
     from commits.table_state import TableState
@@ -68,10 +57,6 @@ _PLACED_SECONDS = 5.0
 #: much less than the table's log retention.
 _STALE_SECONDS = 300.0
 _NO_TABLE = "there is no table (its disk may not be mounted, or it was moved or deleted)"
-_IN_FILES = SCHEMA.remove(SCHEMA.get_field_index(SEGMENT))
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 #: Hours that removed files stay by default, and files that a writer has not yet added. Longer than
 #: checkpoints know the removed ones (``delta.deletedFileRetentionDuration``).
@@ -108,84 +93,15 @@ class PathEngine:
         self._is_written = is_written and version is None
         self._files = files_of(uri, self._options)
         self._is_far = local_folder(uri) is None
+        self._rows = RowFiles(self._files, is_far=self._is_far)
         self._table = self._checked(opened) if opened else self._open()
         self._log = DeltaLog(self._files, self.target, self._table.version)
         self._own: dict[str, pa.Table] = {}  # the last rows that this engine appended
-        self._snapshots: dict[str, pa.Table] = {}  # by file: `tail` comes to those just read
         self._in_doubt = False
         self._pid = os.getpid()
         self._placed_at = _now()  # when the newest known entry was last seen to be in its place
         self._checkpoint_from = math.inf  # the version from which on a checkpoint is due
         self._looked_at = _now()
-
-    @classmethod
-    def open_or_create(
-        cls,
-        target: str | os.PathLike[str],
-        schema: pa.Schema,
-        properties: Mapping[str, str] | None,
-        storage_options: Mapping[str, str] | None = None,
-        *,
-        over_remains: bool = False,
-        is_written: bool = True,
-    ) -> PathEngine:
-        """Open the table and create it if it does not exist. Concurrent calls are safe.
-
-        Args:
-            target: The path or URI.
-            schema: The columns of a new table.
-            properties: The properties of a new table; None to create no table.
-            storage_options: Options of the object store.
-            over_remains: Whether a directory that has only data files of a lost table counts as
-                none; a writer leaves some if the table goes away while it writes.
-            is_written: As for the class.
-
-        Raises:
-            CommitTableNotFound: If the table does not exist and `properties` is None.
-            UnsupportedTarget: If its scheme is unknown, or writers could overwrite each other.
-            CommitTableFormat: If the location has other files than a Delta table.
-            CorruptCommitLog: If the table is damaged.
-            CommitLogUnavailable: If the storage cannot be reached, read or written.
-        """
-        uri = _uri_of(target)
-        options = dict(storage_options) if storage_options else None
-        refuse_unsafe_path(uri, options)
-        try:
-            files = files_of(uri, options)
-            _refuse_file(uri)
-            # Looked for first: a table that another process creates meanwhile has files, too.
-            is_foreign = _has_foreign_files(uri, over_remains=over_remains)
-            opened = _read(uri, files)
-            if opened is None:
-                if is_foreign:
-                    found = "a directory with other files"
-                    raise CommitTableFormat(uri, found, "a Delta table or nothing")
-                if properties is None:
-                    raise CommitTableNotFound(uri)
-                refuse_unwritable(uri)
-                DeltaLog.create(files, Schema.from_arrow(schema).to_json(), SEGMENT, properties)
-        except OSError as error:
-            raise CommitLogUnavailable(uri, "open", message_of(error)) from error
-        return cls(uri, storage_options, opened=opened, is_written=is_written)
-
-    @classmethod
-    def opened_at(
-        cls,
-        target: str | os.PathLike[str],
-        storage_options: Mapping[str, str] | None,
-        versions: int,
-    ) -> PathEngine | None:
-        """Open the newest readable one of the last `versions` versions, for reads only."""
-        uri = _uri_of(target)
-        options = dict(storage_options) if storage_options else None
-        try:
-            listed = _listed(files_of(uri, options))
-        except OSError as error:
-            raise CommitLogUnavailable(uri, "read", message_of(error)) from error
-        for version in listed[:versions]:
-            with suppress(CorruptCommitLog):
-                return cls(uri, storage_options, version)
-        return None
 
     @property
     def target(self) -> str:
@@ -334,15 +250,14 @@ class PathEngine:
             aside = {v: appends[v] for v, rows in plains.items() if is_aside and is_aside(rows)}
             plains = {v: rows for v, rows in plains.items() if v not in aside}
             files = [(v, file) for v, e in appends.items() if v not in known for file in e.files]
-            parts = [_in_version(rows.select(_IN_FILES.names), v) for v, rows in own.items()]
-            parts += [rows_of_plain(plains, _IN_FILES)] if plains else []
-            parts += self._side_by_side(self._rows, files)
+            parts = [in_version(rows.select(IN_FILES.names), v) for v, rows in own.items()]
+            parts += [rows_of_plain(plains, IN_FILES)] if plains else []
+            parts += self._rows.read(files)
             rows = pa.concat_tables(parts) if parts else Tail().rows
-            self._snapshots = {}
         except (CommitLogUnavailable, CorruptCommitLog):
             raise
         except Exception as error:  # a file of nonsense can raise anything
-            raise self._unreadable(error, f"versions {after + 1} to {upto}") from error
+            raise _unreadable(self._uri, error, f"versions {after + 1} to {upto}") from error
         return tail_of(rows, entries)._replace(aside=aside)
 
     def snapshots(self, version: int | None = None) -> pa.Table:
@@ -350,11 +265,10 @@ class PathEngine:
         what = f"snapshots in version {version or self.version}"
         files = self._at(self.version if version is None else version).snapshot_files()
         try:
-            found = self._side_by_side(self._rows, [(0, file) for file in files])
-            self._snapshots = dict(zip(files, found, strict=True))
-            rows = pa.concat_tables([_in_version(_IN_FILES.empty_table(), 0), *found])
+            found = self._rows.read_snapshot(files)
+            rows = pa.concat_tables([in_version(IN_FILES.empty_table(), 0), *found])
         except Exception as error:  # a file of nonsense can raise anything
-            raise self._unreadable(error, what) from error
+            raise _unreadable(self._uri, error, what) from error
         return rows.filter(pc.field("kind") == "snapshot")
 
     def last_append_ms(self) -> int | None:
@@ -369,9 +283,11 @@ class PathEngine:
     def compactions(self) -> list[int]:
         """Return the known versions that added a snapshot, newest first."""
         try:
-            versions = [version for version in _listed(self._files) if version <= self.version]
+            versions = [
+                version for version in listed_versions(self._files) if version <= self.version
+            ]
         except OSError as error:
-            raise self._unreadable(error, "the entries of its log") from error
+            raise _unreadable(self._uri, error, "the entries of its log") from error
         found = self._entries(versions, broken_ok=True)
         return [version for version, entry in found.items() if entry.snapshot_of >= 0]
 
@@ -380,7 +296,7 @@ class PathEngine:
 
         def conflicts(entry: VersionEntry) -> bool:
             """Whether an append is among the rows that are replaced, which do not contain it."""
-            is_late = closed is None or any(_segment_of(file) <= closed for file in entry.files)
+            is_late = closed is None or any(segment_of(file) <= closed for file in entry.files)
             return conflicts_with_append(entry) or is_late
 
         self._prepare("compact")
@@ -389,16 +305,20 @@ class PathEngine:
         began = _now()
         try:
             refuse_unwritable(self._uri, rows.nbytes)
-            removes = [*_removes(self._at(at), closed)]
+            removes = [*removed_files(self._at(at).files, closed)]
             files, adds, _ = added_rows(rows, at)
             later = self._entries(range(at + 1, self.version + 1)).values()
             if any(map(conflicts, later)):
                 raise AppendConflict(f"rows were appended after version {at}")
             words = words_of(at, repair=closed is None)
             version = self._log.append(
-                [*removes, *adds], words, uuid.uuid4().hex, files=files, mode="Overwrite",
+                [*removes, *adds],
+                words,
+                uuid.uuid4().hex,
+                files=files,
+                mode="Overwrite",
                 conflicts=conflicts,
-            )  # fmt: skip
+            )
         except (OSError, KeyError, TailGone, ValueError) as error:
             self._in_doubt = True
             raise CommitLogUnavailable(self._uri, "compact", message_of(error)) from error
@@ -453,23 +373,10 @@ class PathEngine:
                     return None
                 raise
             except OSError as error:
-                raise self._unreadable(error, f"version {version}") from error
+                raise _unreadable(self._uri, error, f"version {version}") from error
 
-        entries = self._side_by_side(read, versions)
+        entries = side_by_side(read, versions, is_far=self._is_far, oldest_alone=True)
         return {v: entry for v, entry in zip(versions, entries, strict=True) if entry is not None}
-
-    def _rows(self, append: tuple[int, str]) -> pa.Table:
-        version, file = append
-        if file in self._snapshots:
-            return _in_version(self._snapshots[file].select(_IN_FILES.names), version)
-        data = pa.BufferReader(self._files.read(file))
-        try:
-            rows = pq.ParquetFile(data).read(columns=_IN_FILES.names).cast(_IN_FILES)
-        except OSError as error:  # of the content: the bytes are here
-            raise ValueError(f"{file} is no Parquet file: {message_of(error)}") from error
-        if not rows.num_rows:
-            raise ValueError(f"{file} should contain rows and is empty")
-        return _in_version(rows, version)
 
     def _at(self, version: int) -> TableState:
         """Return a version of the table; raises `TailGone` if it cannot be read any more."""
@@ -491,15 +398,12 @@ class PathEngine:
 
     def _newest(self, version: int | None) -> TableState:
         try:
-            table = _read(self._uri, self._files, version)
+            table = state_of(self._uri, self._files, version)
         except OSError as error:
             raise CommitLogUnavailable(self._uri, "read", message_of(error)) from error
         if table is None:
             raise CommitLogUnavailable(self._uri, "read", _NO_TABLE)
         return table
-
-    def _side_by_side(self, read: Callable[[T], R], things: Sequence[T]) -> list[R]:
-        return side_by_side(read, things, is_far=self._is_far, oldest_alone=True)
 
     def _is_in_place(self, operation: str) -> bool:
         """Whether the table still has its newest known entry; asked of a store now and then.
@@ -532,13 +436,6 @@ class PathEngine:
         except OSError as error:
             raise CommitLogUnavailable(self._uri, operation, message_of(error)) from error
 
-    def _unreadable(self, error: Exception, what: str) -> CommitLogUnavailable | TailGone:
-        """Return the error of a failed read: files are missing, or the storage does not answer."""
-        is_away = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
-        if is_away or isinstance(error, MemoryError):
-            return CommitLogUnavailable(self._uri, "read", message_of(error))
-        return TailGone(f"{what}: {message_of(error)}")
-
     def _checkpoint(self) -> None:
         self._checkpoint_from = math.inf
         try:
@@ -553,7 +450,15 @@ class PathEngine:
             )
 
 
-def _read(uri: str, files: TableFiles, version: int | None = None) -> TableState | None:
+def _unreadable(uri: str, error: Exception, what: str) -> CommitLogUnavailable | TailGone:
+    """Return the error of a failed read: files are missing, or the storage does not answer."""
+    is_away = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
+    if is_away or isinstance(error, MemoryError):
+        return CommitLogUnavailable(uri, "read", message_of(error))
+    return TailGone(f"{what}: {message_of(error)}")
+
+
+def state_of(uri: str, files: TableFiles, version: int | None = None) -> TableState | None:
     """Return a version of a table, by default the newest; None if there is no table.
 
     Raises:
@@ -578,67 +483,11 @@ def _loaded(uri: str, options: dict[str, str] | None, version: int | None = None
     raise AssertionError
 
 
-def _removes(table: TableState, closed: int | None) -> Iterator[dict[str, Any]]:
-    """Yield the actions that remove the files of all segments up to one, or of all."""
-    now = now_ms()
-    for path, add in table.files.items():
-        segment = int(add["partitionValues"][SEGMENT])
-        if closed is None or segment <= closed:
-            yield {
-                "remove": {
-                    "path": path, "deletionTimestamp": now, "dataChange": True,
-                    "extendedFileMetadata": True, "partitionValues": {SEGMENT: str(segment)},
-                    "size": add["size"],
-                }
-            }  # fmt: skip
-
-
-def _segment_of(file: str) -> int:
-    """Return the segment of a data file; the lowest one for a name of another tool."""
-    found = re.match(rf"{SEGMENT}=(\d+)/", file)
-    return int(found[1]) if found else 0
-
-
-def _listed(files: TableFiles) -> list[int]:
+def listed_versions(files: TableFiles) -> list[int]:
     """Return the versions with an entry in the log, newest first."""
     names = [ENTRY.fullmatch(name) for name in files.names(LOG_FOLDER)]
     return sorted((int(name[1]) for name in names if name), reverse=True)
 
 
-def _in_version(rows: pa.Table, version: int) -> pa.Table:
-    return with_versions(rows, {version: len(rows)})
-
-
 def _columns_of(schema: Schema) -> Mapping[str, str]:
     return {field.name: str(field.type) for field in schema.fields}
-
-
-def _uri_of(target: str | os.PathLike[str]) -> str:
-    uri = os.fspath(target)
-    if not uri.strip():
-        raise UnsupportedTarget(uri, "it is empty; give the path of a Delta table")
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/(?!/)", uri):
-        raise UnsupportedTarget(uri, "write two slashes after the colon: s3://…, or file:///…")
-    # The handle is reopened later, maybe in another working directory.
-    return uri if "://" in uri else str(Path(uri).absolute())
-
-
-def _refuse_file(uri: str) -> None:
-    path = _local(uri)
-    # deltalake reports a path without permission as one without a table.
-    with suppress(FileNotFoundError):
-        if S_ISREG(path.stat().st_mode):
-            raise CommitTableFormat(uri, "a file", "a Delta table or nothing")
-        (path / LOG_FOLDER).stat()
-
-
-def _has_foreign_files(uri: str, *, over_remains: bool) -> bool:
-    path = _local(uri)
-    # An empty log directory belongs to a table that another process is creating.
-    names = [entry.name for entry in path.iterdir()] if path.is_dir() else []
-    others = [name for name in names if not (over_remains and name.startswith(f"{SEGMENT}="))]
-    return any(name != LOG_FOLDER for name in others)
-
-
-def _local(uri: str) -> Path:
-    return Path(local_path(uri))

@@ -22,6 +22,7 @@ from commits.errors import (
     RepairRefused,
 )
 from commits.fold import LogState, PartitionState
+from commits.grant_rules import end_all
 from commits.offsets import OffsetRanges
 from commits.partition_commits import PartitionCommits
 from commits.rows import decode, encode
@@ -132,9 +133,14 @@ class TableRepair:
         for (cluster, group), one in sorted(self.state.groups.items()):
             for (topic, number), at in sorted(one.partitions.items()):
                 yield PartitionPlan(
-                    cluster, group, topic, number,
-                    at.commits.stable_offset, len(at.commits.ranges), len(at.pending),
-                )  # fmt: skip
+                    cluster,
+                    group,
+                    topic=topic,
+                    partition=number,
+                    stable_offset=at.commits.stable_offset,
+                    committed_above=len(at.commits.ranges),
+                    pending=len(at.pending),
+                )
 
 
 def check_table(
@@ -245,9 +251,14 @@ def move_table(
     if not check.is_sound:
         raise CorruptCommitLog(check.target, check.problem)
     return repair_table(
-        source, version=check.version, into=target, dry_run=False, spark=spark,
-        storage_options=storage_options, quiet_seconds=quiet_seconds,
-    )  # fmt: skip
+        source,
+        version=check.version,
+        into=target,
+        dry_run=False,
+        spark=spark,
+        storage_options=storage_options,
+        quiet_seconds=quiet_seconds,
+    )
 
 
 def _write(engine: LogEngine, source: str, state: LogState, table: _DamagedTable) -> TableRepair:
@@ -270,7 +281,7 @@ def _ended(
     """Return the state without an epoch in force and above all epoch numbers that may exist."""
     groups = {}
     for key, group in state.groups.items():
-        group.end_all()
+        end_all(group)
         group.highest = max(group.highest, highest.get(key, 0)) + unread
         groups[key] = group
     return LogState(at, groups, state.settings, uuid.uuid4().hex)

@@ -12,13 +12,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from commits.acquisitions import Acquisition, Acquisitions
-from commits.fold import Answer, GroupState, KnownPrimary, LogState, PartitionState
+from commits.fold import GroupState, LogState, PartitionState
 from commits.grants import GrantState, ShareOwner
 from commits.ids import CommitIds
 from commits.model import Doubt, Epoch, share_from_plain, share_to_plain
 from commits.offset_and_epoch import OffsetAndEpoch
 from commits.offsets import MAX_OFFSET, OffsetRanges
-from commits.partition_commits import CommitResult, PartitionCommits
+from commits.partition_commits import Answer, CommitResult, PartitionCommits
+from commits.partition_rules import KnownPrimary
 from commits.rows import Event, Part
 
 if TYPE_CHECKING:

@@ -82,14 +82,13 @@ class CommitStore(Committing):
             ValueError: If a number is negative, or `segment_versions` or `max_ranges_to_commit`
                 is 0.
         """
-        if max_ranges_to_commit < 1:
-            raise ValueError(f"max_ranges_to_commit must be from 1, not {max_ranges_to_commit}")
-        for name, number in (
-            ("snapshot_commits", snapshot_commits),
-            ("snapshot_bytes", snapshot_bytes),
+        for name, number, least in (
+            ("max_ranges_to_commit", max_ranges_to_commit, 1),
+            ("snapshot_commits", snapshot_commits, 0),
+            ("snapshot_bytes", snapshot_bytes, 0),
         ):
-            if number < 0:
-                raise ValueError(f"{name} must be from 0, not {number}")
+            if number < least:
+                raise ValueError(f"{name} must be from {least}, not {number}")
         engine = open_table(target, storage_options, segment_versions, spark=spark, create=create)
         return cls(
             engine,

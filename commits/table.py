@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from commits.errors import CommitTableFormat
 from commits.path_engine import CHECKPOINT_VERSIONS, PathEngine
+from commits.path_opening import newest_readable, open_or_create
 from commits.places import is_named
 from commits.rows import FORMAT, SCHEMA
 from commits.spark_engine import SparkEngine
@@ -87,7 +88,7 @@ def open_table(
         properties |= {"coopconsume.engine": "spark", **_KEPT_BY_SPARK}
         engine = SparkEngine.open_or_create(str(target), spark, properties if create else None)
     else:
-        engine = PathEngine.open_or_create(
+        engine = open_or_create(
             target,
             SCHEMA,
             properties if create else None,
@@ -107,7 +108,7 @@ def opened_at(
     """Open a damaged table at the newest of `versions` versions that can be opened."""
     if is_named(target):
         return None if spark is None else SparkEngine(str(target), spark)
-    return PathEngine.opened_at(target, storage_options, versions)
+    return newest_readable(target, storage_options, versions)
 
 
 def _check(engine: PathEngine | SparkEngine) -> None:

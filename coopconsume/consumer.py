@@ -225,7 +225,7 @@ class CooperativeConsumer(HandlerMethods, Closing):
 
         A poll that has found records returns them; the next one raises. Nothing is lost.
         """
-        self._poller.session.wake()
+        self._poller.session.calls.wake()
 
     @property
     def status(self) -> dict[str, Any]:

@@ -154,9 +154,12 @@ class RecordFilter:
         """The inverse of `to_json`."""
         allow, deny, least, most, headers = values
         return cls(
-            _key_set_of(allow), _key_set_of(deny), least, most,
+            _key_set_of(allow),
+            _key_set_of(deny),
+            least,
+            most,
             tuple((name, bytes.fromhex(value)) for name, value in headers),
-        )  # fmt: skip
+        )
 
     def sql(self) -> str:
         """Returns the condition over the columns of Spark's Kafka source: true or false."""
@@ -205,10 +208,10 @@ def parse_filter(values: Mapping[str, Any]) -> RecordFilter:
     return RecordFilter(
         _key_set("allow", values, encoding),
         _key_set("deny", values, encoding),
-        least,
-        most,
-        tuple(sorted((name, value.encode()) for name, value in values["header_equals"])),
-        checked_expression("where", values["where"], "passes again"),
+        min_bytes=least,
+        max_bytes=most,
+        headers=tuple(sorted((name, value.encode()) for name, value in values["header_equals"])),
+        where=checked_expression("where", values["where"], "passes again"),
     )
 
 
@@ -275,11 +278,19 @@ _VARYING = frozenset(
 #: The same, written without parentheses, too.
 _VARYING_WORDS = frozenset(
     {
-        "current_catalog", "current_database", "current_date", "current_schema", "current_time",
-        "current_timestamp", "current_timezone", "current_user", "localtimestamp", "session_user",
+        "current_catalog",
+        "current_database",
+        "current_date",
+        "current_schema",
+        "current_time",
+        "current_timestamp",
+        "current_timezone",
+        "current_user",
+        "localtimestamp",
+        "session_user",
         "user",
     }
-)  # fmt: skip
+)
 #: The current time, if they have no arguments.
 _NOW = frozenset({"to_unix_timestamp", "unix_timestamp"})
 _QUERIES = frozenset({"select", "table", "values"})

@@ -156,7 +156,7 @@ class Subscription:
         return self.membership
 
     def _subscribe(self, join: Join) -> None:
-        with self._session.in_use():
+        with self._session.calls.in_use():
             membership = self._join(join)
         threading.Thread(
             target=self._leave_when_unused,
@@ -201,18 +201,18 @@ class Subscription:
 
     def in_use(self) -> AbstractContextManager[None]:
         """While a call is made that needs the group, `maxPollInterval` does not count."""
-        return self._session.in_use()
+        return self._session.calls.in_use()
 
     def _leave_when_unused(self, membership: Membership, join: Join) -> None:
         """In a thread of its own: leaves the group after ``maxPollInterval`` without a call."""
         session, most = self._session, self.options.max_poll_interval
-        while self.membership is membership and not session.closed.is_set():
+        while self.membership is membership and not session.calls.closed.is_set():
             if self.query is not None and self.query.is_active:
-                with session.in_use():
+                with session.calls.in_use():
                     pass
-            left = most - session.unused()
+            left = most - session.calls.unused()
             if left > 0:
-                session.closed.wait(min(left, _UNUSED_EVERY))
+                session.calls.closed.wait(min(left, _UNUSED_EVERY))
                 continue
             log.warning(
                 "group %s: no call of poll, commit, retry or reject for maxPollInterval (%g s): "
@@ -236,7 +236,7 @@ class Subscription:
         """Leaves the group; the next `poll` joins again if it is said how."""
         membership.revoke()
         with self._joining:
-            is_called = join_again is not None and self._session.unused() == 0
+            is_called = join_again is not None and self._session.calls.unused() == 0
             if self.membership is not membership or is_called:
                 return  # A query that starts meanwhile works with it.
             self.membership, self._join_again = None, join_again

@@ -68,6 +68,9 @@ API: dict[str, tuple[str, ...]] = {
     ),
     "commits": (
         "coopconsume.CommitStore",
+        "commits.CommitOptions",
+        "commits.GrantOptions",
+        "commits.EpochOptions",
         "coopconsume.OffsetRanges",
         "coopconsume.PartitionCommits",
         "coopconsume.CommitResult",

@@ -46,7 +46,14 @@ class LostSlot:
         logged = datetime.fromisoformat(event["ts"]).timestamp()
         at_ns = time.monotonic_ns() - int(1e9 * (time.time() - logged))
         until_ns = at_ns + int(1e9 * facts["mayRunFor"])
-        return cls(facts["slot"], facts["pid"], facts["reason"], at_ns, until_ns, committed)
+        return cls(
+            facts["slot"],
+            facts["pid"],
+            reason=facts["reason"],
+            at_ns=at_ns,
+            until_ns=until_ns,
+            committed=committed,
+        )
 
     @property
     def has_ended(self) -> bool:

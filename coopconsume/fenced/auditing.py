@@ -133,8 +133,10 @@ class _Tally:
         """Takes in a record that does not count, or the first one of a batch that counts."""
         found, self._torn = self._fold.torn - self._torn, self._fold.torn
         self.counts[verdict] += 1
-        for what, problem in (("torn", found and f"{found} records before it"),
-                              (verdict, _NOTED.get(verdict))):  # fmt: skip
+        for what, problem in (
+            ("torn", found and f"{found} records before it"),
+            (verdict, _NOTED.get(verdict)),
+        ):
             if problem and len(self.findings) < MOST_FINDINGS:
                 self.findings.append(AuditFinding(raw.offset, what, problem))
 
@@ -172,12 +174,21 @@ def audit(
             tally.count(rows)
     counts, missing = tally.counts, [AuditFinding(at, "gap", text) for at, text in gaps.items()]
     return view.log, Audit(
-        start, end, fold.next_seq, fold.epoch, sum(term.records for term in tally.terms),
-        counts["rejected"], counts["fenced"], counts["malformed"],
-        fold.torn + len(fold.incomplete) + counts["torn"], counts["foreign"], counts["unknown"],
-        tuple(tally.terms), (*tally.findings, *missing),
-        None if fold.stamp is None else fold.stamp.visibility,
-    )  # fmt: skip
+        start,
+        end,
+        next_seq=fold.next_seq,
+        epoch=fold.epoch,
+        records=sum(term.records for term in tally.terms),
+        rejected=counts["rejected"],
+        fenced=counts["fenced"],
+        malformed=counts["malformed"],
+        torn=fold.torn + len(fold.incomplete) + counts["torn"],
+        foreign=counts["foreign"],
+        unknown=counts["unknown"],
+        terms=tuple(tally.terms),
+        findings=(*tally.findings, *missing),
+        visibility=None if fold.stamp is None else fold.stamp.visibility,
+    )
 
 
 def blocked(options: Mapping[str, Any], topic: str, partition: int = 0) -> Blockage:
@@ -214,9 +225,14 @@ def repair(
     _, found = audit(options, topic, partition, **how)
     if apply and found.gaps:
         writer = FencedWriter(
-            options, topic, partition, visibility=found.visibility or "read_committed",
-            owner=owner, fence_owner=True, **how,
-        )  # fmt: skip
+            options,
+            topic,
+            partition,
+            visibility=found.visibility or "read_committed",
+            owner=owner,
+            fence_owner=True,
+            **how,
+        )
         with closing(writer):
             writer.acquire(repairs=[gap.offset for gap in found.gaps])
     return found.gaps

@@ -96,12 +96,17 @@ class Leader:
             now = int(1000 * time.time())
             self._replica.deliver(
                 LogRecord(
-                    added.first_seq + number, added.first_offset + number, added.epoch,
-                    added.batch_id, row.key, row.value, tuple(row.headers),
-                    now if row.timestamp is None else row.timestamp,
+                    added.first_seq + number,
+                    added.first_offset + number,
+                    epoch=added.epoch,
+                    batch_id=added.batch_id,
+                    key=row.key,
+                    value=row.value,
+                    headers=tuple(row.headers),
+                    timestamp=now if row.timestamp is None else row.timestamp,
                 )
                 for number, row in enumerate(rows)
-            )  # fmt: skip
+            )
             self._is_behind = False
             return added
 
@@ -184,13 +189,23 @@ class LeaderElection(Closing):
         check_lease(lease)
         config = WriterConfig(**how)
         self._reader = LogReader(
-            options, topic, partition, engine=config.engine, timeout=config.timeout,
+            options,
+            topic,
+            partition,
+            engine=config.engine,
+            timeout=config.timeout,
             compacted=config.compacted,
-        )  # fmt: skip
+        )
         self._make: Callable[[], ExclusiveProducer] = lambda: ExclusiveProducer(
-            options, topic, partition, mode=AccessMode.WAIT_FOR_EXCLUSIVE,
-            store=None if store is None else store(), lease=lease, meanwhile=self._keep_up, **how,
-        )  # fmt: skip
+            options,
+            topic,
+            partition,
+            mode=AccessMode.WAIT_FOR_EXCLUSIVE,
+            store=None if store is None else store(),
+            lease=lease,
+            meanwhile=self._keep_up,
+            **how,
+        )
         self._replica = Replica(self._reader, apply or (lambda _: None))
         self._on_candidate = on_candidate or (lambda: None)
         self._on_elected = on_elected or (lambda _: None)

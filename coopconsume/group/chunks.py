@@ -133,11 +133,11 @@ class ChunkReader:
             found[tp] = PartitionChunks(
                 commits.stable_offset,
                 commits.ranges,
-                pending.get(tp, {}),
-                OffsetRanges.union(chunk.offsets for chunk in ours),
-                OffsetRanges.union(chunk.offsets for chunk in here),
-                tuple(AcquisitionId(*tp, one.id, one.renewals) for one in ours),
-                bool(members) and members[tp[1] % len(members)] == member,
+                pending=pending.get(tp, {}),
+                ours=OffsetRanges.union(chunk.offsets for chunk in ours),
+                held=OffsetRanges.union(chunk.offsets for chunk in here),
+                chunks=tuple(AcquisitionId(*tp, one.id, one.renewals) for one in ours),
+                leads=bool(members) and members[tp[1] % len(members)] == member,
             )
         gone = {
             tp: [chunk for chunk in here if chunk.member not in members]

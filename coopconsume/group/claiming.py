@@ -81,7 +81,9 @@ def claim_key_ranges(
         store.release(group, epoch, member)
         raise
     keeper = ClaimKeeper(store, group, epoch, member, session / 3000)
-    return EpochGrant(epoch, member, tuple(shares), topic_ids, waits, life_ms), keeper
+    return EpochGrant(
+        epoch, member, shares=tuple(shares), topic_ids=topic_ids, waits=waits, life_ms=life_ms
+    ), keeper
 
 
 def _chosen_shares(

@@ -101,14 +101,14 @@ class GroupCore:
         return Subscription(
             dict(self.terms),
             self.slots,
-            self.allow_key_share,
-            self.owned if with_owned or self.is_continuing else (),
-            self.owned_under.number if self.owned_under else 0,
-            self.owned_under.nonce if self.owned_under else "",
-            self.life_ms,
-            self.attempt,
-            self.joined_with_seen,
-            self.is_continuing,
+            allow_key_share=self.allow_key_share,
+            owned=self.owned if with_owned or self.is_continuing else (),
+            epoch=self.owned_under.number if self.owned_under else 0,
+            nonce=self.owned_under.nonce if self.owned_under else "",
+            life_ms=self.life_ms,
+            attempt=self.attempt,
+            seen=self.joined_with_seen,
+            continues=self.is_continuing,
         ).to_bytes()
 
     @property
@@ -148,9 +148,10 @@ class GroupCore:
         given = _given(row)
         incomplete = [
             (topic, partition)
-            for topic, (count, _) in sorted(topics.items()) for partition in range(count)
+            for topic, (count, _) in sorted(topics.items())
+            for partition in range(count)
             if coverage(given.get((topic, partition), ())).holes
-        ]  # fmt: skip
+        ]
         before, held = self.around, {share[:2] for share in claimed}
         self.around = {tp for tp in incomplete if tp in held}
         left = [tp for tp in incomplete if tp not in held]
@@ -221,20 +222,24 @@ class GroupCore:
         kept = self.owned if continues else ()
         shares = self.owned if again else answer.shares
         moving = () if again else answer.moving
-        if not self.joined_to_share:
-            for share in shares:
-                if not share.key_range.is_full and without([share], kept):
-                    if answer.member != me:
-                        return Rejoin("an earlier process of ours shared partitions, we do not")
-                    raise ConsumerRangeFetchNotAccepted(
-                        share.topic, share.partition, str(share.key_range)
-                    )
+        part = None if self.joined_to_share else _gained_part(shares, kept)
+        if part is not None:
+            if answer.member != me:
+                return Rejoin("an earlier process of ours shared partitions, we do not")
+            raise ConsumerRangeFetchNotAccepted(part.topic, part.partition, str(part.key_range))
         # What it went on with is its own work: it has waited for earlier owners already, or does.
         waits = waits_of(without(shares, kept), row)
         return EpochGrant(
-            epoch, me, shares, dict(answer.topic_ids), waits, row.life_of(me), continues, moving,
-            row.generation,
-        )  # fmt: skip
+            epoch,
+            me,
+            shares=shares,
+            topic_ids=dict(answer.topic_ids),
+            waits=waits,
+            life_ms=row.life_of(me),
+            continues=continues,
+            moving=moving,
+            generation=row.generation,
+        )
 
     def _continues(self, me: str, row: EpochRow) -> bool:
         """Whether all that we work on was ours without a pause up to an epoch, and is under it.
@@ -313,6 +318,12 @@ def _given(row: EpochRow) -> dict[tuple[str, int], list[KeyRange]]:
                 if row.sharing != COOPERATIVE or share.key_range not in ranges:
                     ranges.append(share.key_range)
     return given
+
+
+def _gained_part(shares: Iterable[Share], kept: Iterable[Share]) -> Share | None:
+    """Returns a share of only part of a partition that is not all among those that are kept."""
+    parts = (share for share in shares if not share.key_range.is_full)
+    return next((share for share in parts if without([share], kept)), None)
 
 
 def _check_whole(row: EpochRow, claimed: Sequence[Share]) -> None:

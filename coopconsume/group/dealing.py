@@ -116,7 +116,9 @@ class Deal:
             topics = {share.topic for share in shares}
             ids = {t: topic_id for t, topic_id in self.topic_ids.items() if t in topics}
             moving = self.moving.get(member, ())
-            answer = MemberAssignment(member, shares, epoch.number, epoch.nonce, ids, moving)
+            answer = MemberAssignment(
+                member, shares, epoch=epoch.number, nonce=epoch.nonce, topic_ids=ids, moving=moving
+            )
             given[member] = answer.to_bytes(self.versions[member])
         return given | {m: Refusal(reason).to_bytes() for m, reason in self.refused.items()}
 
@@ -147,13 +149,8 @@ def deal(
             an epoch are counted before others, so that who joins a group at work is refused and
             not the group.
     """
-    me, row, noted = rebalance.me, rebalance.row, rebalance.noted
-    subscriptions, refused = _read(rebalance.joined)
-    words = {member: said.terms for member, said in subscriptions.items()}
-    refused |= refusals(group, words, () if row is None else row.members, me)
-    if me in refused:
-        raise GroupRefused(group, refused[me])
-    accepted = {id_: said for id_, said in subscriptions.items() if id_ not in refused}
+    row, noted = rebalance.row, rebalance.noted
+    accepted, refused = _accepted(rebalance, group)
     continues = {
         id_: said.epoch for id_, said in accepted.items() if _continues_under(id_, said, row, noted)
     }
@@ -173,14 +170,29 @@ def deal(
     names = {topic for member in members for topic in member.topics} - {*rebalance.hidden}
     known = {} if by_pattern and noted is not None else partitions
     return Deal(
-        shares, noted, _nonce(group, rebalance, shares, moving),
-        max(lives.values(), default=life_ms),
-        {topic: topic_ids.get(topic, "") for topic in partitions},
-        refused,
-        {one.id: version_of(one.data) for one in rebalance.joined if one.id in accepted},
-        dict.fromkeys(names, 0) | known,
-        moving, continues, lives,
-    )  # fmt: skip
+        shares,
+        noted,
+        nonce=_nonce(group, rebalance, shares, moving),
+        life_ms=max(lives.values(), default=life_ms),
+        topic_ids={topic: topic_ids.get(topic, "") for topic in partitions},
+        refused=refused,
+        versions={one.id: version_of(one.data) for one in rebalance.joined if one.id in accepted},
+        initial=dict.fromkeys(names, 0) | known,
+        moving=moving,
+        continues=continues,
+        lives=lives,
+    )
+
+
+def _accepted(rebalance: Rebalance, group: str) -> tuple[dict[str, Subscription], dict[str, str]]:
+    """Returns what accepted members said, and why others are refused."""
+    me, row = rebalance.me, rebalance.row
+    subscriptions, refused = _read(rebalance.joined)
+    words = {member: said.terms for member, said in subscriptions.items()}
+    refused |= refusals(group, words, () if row is None else row.members, me)
+    if me in refused:
+        raise GroupRefused(group, refused[me])
+    return {id_: said for id_, said in subscriptions.items() if id_ not in refused}, refused
 
 
 def _read(joined: Iterable[Joined]) -> tuple[dict[str, Subscription], dict[str, str]]:
@@ -202,9 +214,13 @@ def _member(
     # Of another epoch, other members may have got its shares since.
     fresh = noted is not None and (said.epoch == noted.number or is_continuing)
     return Member(
-        member.id, member.topics, said.slots, said.allow_key_share, member.instance_id,
-        said.owned if fresh else (),
-    )  # fmt: skip
+        member.id,
+        member.topics,
+        slots=said.slots,
+        allow_key_share=said.allow_key_share,
+        instance_id=member.instance_id,
+        owned=said.owned if fresh else (),
+    )
 
 
 def _shares(

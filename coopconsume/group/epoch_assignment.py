@@ -114,12 +114,18 @@ class EpochAssignment:
         # Ids of one prefix take little space in the log (see `CommitIds`).
         self._ids = (f"{prefix}-{number}" for number in itertools.count(1))
         self.logs = AssignedLogs(
-            options, cluster, store, lambda: self._grant, self.owned, self._lock
+            options, cluster, store, grant=lambda: self._grant, owned=self.owned, lock=self._lock
         )
         self.primary = PrimaryOffsets(
-            options.group_id, store, lambda: self._grant, self.owned, self._lock, self.refresh,
-            write_primary, cluster.commit_primary,
-        )  # fmt: skip
+            options.group_id,
+            store,
+            grant=lambda: self._grant,
+            owned=self.owned,
+            lock=self._lock,
+            stable=self.refresh,
+            write=write_primary,
+            write_alone=cluster.commit_primary,
+        )
         self.in_doubt = SharesInDoubt(grant.waits)
         self.proof = EpochProof(store, options.group_id, lambda: self._grant, heard)
         self.chunks = ChunkReader(store, options.group_id)
@@ -441,8 +447,9 @@ class EpochAssignment:
             more = ["…"] if len(again) > _NAMED else []
             log.warning(
                 "%d offsets were committed before, and count once (%s)",
-                sum(again.values()), ", ".join(where + more),
-            )  # fmt: skip
+                sum(again.values()),
+                ", ".join(where + more),
+            )
 
     def affordable(
         self,

@@ -68,9 +68,12 @@ class Membership:
     ) -> None:
         self.options = options
         at = Connection(
-            options, create=True, spark=spark, max_ranges=options.max_num_ranges,
+            options,
+            create=True,
+            spark=spark,
+            max_ranges=options.max_num_ranges,
             max_ranges_to_commit=options.max_num_ranges_to_commit,
-        )  # fmt: skip
+        )
         self.cluster, self.store = at.cluster, at.store
         self._slots = slots
         self._application = "" if spark is None else spark.conf.get("spark.app.name", "") or ""
@@ -86,7 +89,12 @@ class Membership:
         self._current = CurrentAssignment(worker)
         self._listener = ListenerCalls(self._current.lock, self._current.leaving)
         self.owner = RebalanceHandler(
-            options, self.store, self.cluster, self._current, self._listener, lambda: self._group
+            options,
+            self.store,
+            cluster=self.cluster,
+            current=self._current,
+            listener=self._listener,
+            group=lambda: self._group,
         )
         self.driver_lock: DriverLock | None = None
 
@@ -112,9 +120,15 @@ class Membership:
         self._listener.attach(listener)
         self._life.end_with_driver()
         self._group = GroupMember(
-            self.options, self.store, self.cluster, self._slots, self.owner, self._life.ms,
-            self._application, self.driver_lock,
-        )  # fmt: skip
+            self.options,
+            self.store,
+            cluster=self.cluster,
+            slots=self._slots,
+            owner=self.owner,
+            life_ms=self._life.ms,
+            application=self._application,
+            driver_lock=self.driver_lock,
+        )
         self._group.allow_key_share(allowed=self._allow_key_share)
         self._group.keep_state(self._state)
         self._group.start(names, pattern)
@@ -144,9 +158,10 @@ class Membership:
             for tp, owned in assignment.owned.items():
                 if not owned.is_whole:
                     raise InvalidOption(
-                        "ordering", f"'partition' with a part of {tp[0]}-{tp[1]}",
+                        "ordering",
+                        f"'partition' with a part of {tp[0]}-{tp[1]}",
                         "assign whole partitions, or give ordering='key'",
-                    )  # fmt: skip
+                    )
         self._allow_key_share = self.options.allow_key_share and not needed
         if self._group is not None:
             self._group.allow_key_share(allowed=self._allow_key_share)

@@ -47,9 +47,14 @@ class RebalanceHandler:
     """
 
     def __init__(
-        self, options: Options, store: CommitStore, cluster: Cluster, current: CurrentAssignment,
-        listener: ListenerCalls, group: Callable[[], GroupMember | None],
-    ) -> None:  # fmt: skip
+        self,
+        options: Options,
+        store: CommitStore,
+        cluster: Cluster,
+        current: CurrentAssignment,
+        listener: ListenerCalls,
+        group: Callable[[], GroupMember | None],
+    ) -> None:
         self._options = options
         self._store = store
         self._cluster = cluster
@@ -214,10 +219,17 @@ class RebalanceHandler:
         heard = group.heartbeats.heard if group is not None else lambda _: -math.inf
         return repeated(
             lambda: EpochAssignment(
-                self._options, self._cluster, self._store, grant, write, place, heard
+                self._options,
+                self._cluster,
+                store=self._store,
+                grant=grant,
+                write_primary=write,
+                place=place,
+                heard=heard,
             ),
-            "load of the committed offsets", self._options.batch_life,
-        )  # fmt: skip
+            "load of the committed offsets",
+            self._options.batch_life,
+        )
 
     def begin(self, grant: EpochGrant) -> None:
         """Begins with shares that are ours: of an epoch, or of a claim.

@@ -95,9 +95,17 @@ class QueueCommitter:
 
             found = [
                 DeadLetter(
-                    record.topic, record.partition, record.offset, record.key, record.value,
-                    record.timestamp, record.headers, record.attempt, reason, "",
+                    record.topic,
+                    record.partition,
+                    offset=record.offset,
+                    key=record.key,
+                    value=record.value,
+                    timestamp=record.timestamp,
+                    headers=record.headers,
+                    attempts=record.attempt,
+                    reason=reason,
+                    trace="",
                 )
                 for record, reason in rejected
-            ]  # fmt: skip
+            ]
             letters.append(found, {self._settings.topic: topic_id}, session.member.holder)

@@ -184,7 +184,9 @@ def _partition(session: QueueSession, partition: int, look: SourceLook) -> Queue
     note = log_note(replicas.states, partition, source)
     if not replicas.states_of(partition):
         stable = source.start
-        return QueuePartition(partition, stable, 0, 0, 0, max(0, end - stable), note)
+        return QueuePartition(
+            partition, stable, done_above=0, held=0, delayed=0, free=max(0, end - stable), log=note
+        )
     stable, above = replicas.done(partition)
     held, delayed = OffsetRanges(), OffsetRanges()
     for state in replicas.states_of(partition):
@@ -197,20 +199,30 @@ def _partition(session: QueueSession, partition: int, look: SourceLook) -> Queue
     delayed -= held
     left = max(0, end - stable) - len(above) - len(held) - len(delayed)
     return QueuePartition(
-        partition, stable, len(above), len(held), len(delayed), max(0, left), note
+        partition,
+        stable,
+        done_above=len(above),
+        held=len(held),
+        delayed=len(delayed),
+        free=max(0, left),
+        log=note,
     )
 
 
 def _holds(session: QueueSession) -> list[HoldStatus]:
     return [
         HoldStatus(
-            session.replicas[n].place, hold.position, hold.holder, partition,
-            tuple(offsets.pairs()), hold.seconds,
+            session.replicas[n].place,
+            hold.position,
+            holder=hold.holder,
+            partition=partition,
+            offsets=tuple(offsets.pairs()),
+            seconds=hold.seconds,
         )
         for n, state in enumerate(session.member.replicas.states)
         for hold in state.holds.values()
         for partition, offsets in hold.offsets.items()
-    ]  # fmt: skip
+    ]
 
 
 def _problem(session: QueueSession, number: int) -> str:
@@ -234,7 +246,12 @@ def _replica(
         missing = done.ranges.gaps(done.stable_offset, stable - 1)
         lacking += sum(last - first + 1 for first, last in missing) + len(above - done.ranges)
     return ReplicaStatus(
-        session.replicas[number].place, session.is_read(number), rows.length, rows.passed_over,
-        lacking, max(notes, key=get_args(LogNote).index, default="new"), _problem(session, number),
+        session.replicas[number].place,
+        session.is_read(number),
+        rows.length,
+        rows.passed_over,
+        lacking,
+        max(notes, key=get_args(LogNote).index, default="new"),
+        _problem(session, number),
         *times_replaced(session.member.replicas.states, session.identities, former, number),
-    )  # fmt: skip
+    )

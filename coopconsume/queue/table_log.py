@@ -26,7 +26,7 @@ from commits.errors import (
     CommitTableNotFound,
     CorruptCommitLog,
 )
-from commits.path_engine import PathEngine
+from commits.path_opening import open_or_create
 from commits.rows import FORMAT, SCHEMA
 from commits.secrets import hidden
 from commits.table import LOG_PROPERTIES
@@ -38,6 +38,7 @@ from coopconsume.queue.rows import decode
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from commits.path_engine import PathEngine
     from coopconsume.queue.log_client import LogRecord
 
 
@@ -182,7 +183,7 @@ class TableLog(LogClient):
     def _opened(self, *, create: bool = False) -> PathEngine:
         properties = {**LOG_PROPERTIES, _PROPERTY: str(FORMAT)} if create else None
         try:
-            engine = PathEngine.open_or_create(
+            engine = open_or_create(
                 self._table, SCHEMA, properties, self._storage, over_remains=True
             )
         except (CommitTableNotFound, CommitTableFormat) as error:

@@ -107,9 +107,13 @@ class Decision:
     def to_setting(self) -> dict[str, Any]:
         """Returns the value of the setting."""
         found = {
-            "action": self.action, "topic_id": self.topic_id, "at_ms": self.by.at_ms,
-            "by": self.by.name, "reason": self.by.reason, "attempts": self.attempts,
-        }  # fmt: skip
+            "action": self.action,
+            "topic_id": self.topic_id,
+            "at_ms": self.by.at_ms,
+            "by": self.by.name,
+            "reason": self.by.reason,
+            "attempts": self.attempts,
+        }
         if self.due_ms is not None:
             found["due_ms"] = self.due_ms
         if not self.settled_ms:
@@ -179,10 +183,18 @@ def _decision(
 ) -> Decision:
     by = DecidedBy(value.get("by", ""), value.get("reason", ""), value.get("at_ms", 0))
     return Decision(
-        topic, partition, offset, value["action"], value.get("topic_id", ""), by,
-        value.get("attempts", 0), value.get("status", "open"), value.get("settled_ms", 0),
-        decision_id, value.get("due_ms"),
-    )  # fmt: skip
+        topic,
+        partition,
+        offset=offset,
+        action=value["action"],
+        topic_id=value.get("topic_id", ""),
+        by=by,
+        attempts=value.get("attempts", 0),
+        status=value.get("status", "open"),
+        settled_ms=value.get("settled_ms", 0),
+        id=decision_id,
+        due_ms=value.get("due_ms"),
+    )
 
 
 def outcome_of(
@@ -295,11 +307,12 @@ def apply_decisions(
         _commit(assignment, taken, waiting, next(commit_ids))
     notes = [
         replace(
-            one, status="retried" if one.action == "replay" else "done",
+            one,
+            status="retried" if one.action == "replay" else "done",
             id=one.id or uuid.uuid4().hex[:12],
         )
         for one in taken
-    ]  # fmt: skip
+    ]
     assignment.store.set_settings(
         [
             *((one.topic, one.setting(group), None) for one in [*stale, *taken]),
@@ -330,8 +343,13 @@ def _applicable(
             if not is_parked:  # Else it is another member's.
                 stale.append(one)
         elif is_other_topic(one.topic_id, assignment.topic_ids.get(one.topic, "")):
-            log.warning("the %s of %s-%d@%d is dropped: its topic was deleted since",
-                        one.action, one.topic, one.partition, one.offset)  # fmt: skip
+            log.warning(
+                "the %s of %s-%d@%d is dropped: its topic was deleted since",
+                one.action,
+                one.topic,
+                one.partition,
+                one.offset,
+            )
             stale.append(one)
         elif is_parked or one.action != "skip":  # The commit that parks it may be on its way.
             taken.append(one)
@@ -359,8 +377,14 @@ def _commit(
             offsets[tp] = offsets.get(tp, OffsetRanges()) | OffsetRanges([(one.offset, one.offset)])
     assignment.commit(offsets, pending=pending, commit_id=commit_id)
     for one in decisions:
-        log.info("%s of %s-%d@%d by %s", one.action, one.topic, one.partition, one.offset,
-                 one.by or "an operator")  # fmt: skip
+        log.info(
+            "%s of %s-%d@%d by %s",
+            one.action,
+            one.topic,
+            one.partition,
+            one.offset,
+            one.by or "an operator",
+        )
 
 
 def _skips(

@@ -84,9 +84,14 @@ class EpochState:
             self._add(self._maker.make(len(self.partitions), owned))
         self.ours = [*self.partitions]
         self.committer = Committer(
-            assignment, context.job_spec, self.partitions, context.meter, context.commit_ids,
-            self._post, context.trace,
-        )  # fmt: skip
+            assignment,
+            context.job_spec,
+            partitions=self.partitions,
+            meter=context.meter,
+            commit_ids=context.commit_ids,
+            post=self._post,
+            trace=context.trace,
+        )
         self.log_watch = LogWatch(context, assignment, self.partitions, fixed_ends)
         self.log_watch.refresh(force=True)
 

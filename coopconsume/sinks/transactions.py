@@ -42,7 +42,8 @@ class TransactionChannel(KafkaChannel):
     ) -> None:
         more = {"linger.ms": _LINGER_MS, "message.max.bytes": MOST_BYTES}
         log = LogId(topic, "", 0)
-        super().__init__(FencedSettings(options.kafka), log, transactional_id, timeout, fence, more)
+        settings = FencedSettings(options.kafka)
+        super().__init__(settings, log, transactional_id, timeout=timeout, fence=fence, more=more)
 
     def send(self, messages: Iterable[Message], timeout: float) -> None:
         """Writes records within the transaction and waits for their acknowledgement.
@@ -65,9 +66,13 @@ class TransactionChannel(KafkaChannel):
         while True:
             try:
                 self._producer.produce(
-                    message.topic, message.value, message.key, partition, delivery.delivered,
+                    message.topic,
+                    message.value,
+                    message.key,
+                    partition,
+                    delivery.delivered,
                     headers=headers,
-                )  # fmt: skip
+                )
             except BufferError:
                 if deadline.is_over or delivery.error is not None:
                     raise

@@ -28,9 +28,13 @@ Place: TypeAlias = int | str | datetime
 included), or a time by the clocks of the committers."""
 
 _COLUMNS = {
-    "_topic": "topic", "_partition": "partition", "key": "key", "value": "value",
-    "_offset": "offset", "expires_at": "expires_at",
-}  # fmt: skip
+    "_topic": "topic",
+    "_partition": "partition",
+    "key": "key",
+    "value": "value",
+    "_offset": "offset",
+    "expires_at": "expires_at",
+}
 
 
 @dataclass(frozen=True)
@@ -169,10 +173,14 @@ class CommittedState:
         value = self._changelog.schema.type
         schema = pa.schema(
             [
-                ("topic", pa.string()), ("partition", pa.int32()), ("key", pa.binary()),
-                ("before", value), ("after", value), ("offset", pa.int64()),
+                ("topic", pa.string()),
+                ("partition", pa.int32()),
+                ("key", pa.binary()),
+                ("before", value),
+                ("after", value),
+                ("offset", pa.int64()),
             ]
-        )  # fmt: skip
+        )
         found = []
         for origin, place in self._origins(topic).items():
             names = dict(zip(("topic", "partition"), place, strict=True))
@@ -203,7 +211,18 @@ class CommittedState:
                 made_at = datetime.fromtimestamp(one.made_at / 1000, UTC)
                 last = SnapshotStats(one.version, made_at, one.keys, one.files, one.size)
             tail = self._changelog.size(origin, version)
-            found.append(StateStats(name, number, keys, size, parts, last, tail.rows, tail.files))
+            found.append(
+                StateStats(
+                    name,
+                    number,
+                    keys=keys,
+                    size=size,
+                    ranges=parts,
+                    snapshot=last,
+                    tail_rows=tail.rows,
+                    tail_files=tail.files,
+                )
+            )
         return found
 
     def _reader(self, at: Place | None) -> Callable[[Origin], pa.Table]:

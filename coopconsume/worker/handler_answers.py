@@ -107,9 +107,15 @@ def verdict_on(
     gives_up = gives_up or is_reject
     gives_up = gives_up or (is_bad and policy.undecodable != "retry")
     return FailedAttempt(
-        text, wait, is_reject, gives_up, is_retry or is_reject or is_bad, added,
-        is_bad and policy.undecodable == "park", is_counted,
-    )  # fmt: skip
+        text,
+        wait,
+        is_rejected=is_reject,
+        is_given_up=gives_up,
+        is_asked_for=is_retry or is_reject or is_bad,
+        headers=added,
+        is_parked=is_bad and policy.undecodable == "park",
+        is_counted=is_counted,
+    )
 
 
 def only_leaf(error: BaseException) -> BaseException:

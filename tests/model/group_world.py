@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from assignors import Share, wire
 from commits import Epoch, FencedMember
-from commits.fold import Answer, GroupState
+from commits.fold import GroupState
 from commits.model import share_to_plain
+from commits.partition_commits import Answer
 from commits.rows import Event
 from coopconsume.group.core import GroupCore
 from coopconsume.group.dealing import Deal, Joined

@@ -498,7 +498,9 @@ class World:
             "kafka.connection.Cluster": lambda _options: self.kafka,
             "runtime.status.blocker_keys.read_blockers": self.kafka.read_blockers,
             "runtime.status.retention_watch.forecast_retention": self.kafka.forecast_retention,
-            "runtime.dispatch.batch.batch_frame": lambda *given, **_: Frame(self, *given[2:5]),
+            "runtime.dispatch.batch.batch_frame": lambda *_, spans, wanted, tasks, **__: Frame(
+                self, spans, wanted, tasks
+            ),
             "runtime.dispatch.batch.tagged": lambda *_: contextlib.nullcontext(),
             "runtime.realtime.run_job.tagged": lambda *_: contextlib.nullcontext(),
             "worker.realtime.slot.RealTimeRunner.open_source": staticmethod(

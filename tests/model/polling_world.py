@@ -340,6 +340,7 @@ def in_memory(log, member_of):
         mock.patch(f"{base}.open_dead_letters", sink),
         mock.patch("coopconsume.runtime.read.audit.present_offsets", present_offsets),
         mock.patch("coopconsume.runtime.poll.poller.time", clock),
+        mock.patch("coopconsume.runtime.poll.holes.time", clock),
         mock.patch("coopconsume.runtime.poll.answers.time", clock),
     ]
 

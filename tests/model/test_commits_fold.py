@@ -16,7 +16,8 @@ from commits import Epoch, OffsetRanges, Pending
 from commits import fold as fold_module
 from commits import grants as grants_module
 from commits.acquisitions import Acquisitions
-from commits.fold import Answer, LogState
+from commits.fold import LogState
+from commits.partition_commits import Answer
 from commits.rows import Event, Part, decode, divided, encode
 from commits.snapshot import newest_snapshot, snapshot_events
 from tests.examples import examples

@@ -21,7 +21,7 @@ ACQUISITIONS = [
     Mutant(
         "chunk-note-of-a-returned-member",
         "What was watched of a member that was gone does not count once it is back.",
-        "commits/fold.py",
+        "commits/grant_rules.py",
         "state.acquisitions.are_back(new.members)",
         "pass",
         (_RULES + "test_watches_count_on_from_what_others_have_noted",),
@@ -145,15 +145,15 @@ ACQUISITIONS = [
     Mutant(
         "chunk-survives-key-ranges",
         "Chunks end with an epoch that shares by key range, and leave doubts.",
-        "commits/fold.py",
-        "        if not new.uses_chunks:\n",
-        "        if new.uses_chunks is None:\n",
+        "commits/grant_rules.py",
+        "    if not new.uses_chunks:\n",
+        "    if new.uses_chunks is None:\n",
         (_RULES + "test_key_ranges_take_over_what_is_committed",),
     ),
     Mutant(
         "chunk-returned-while-at-work",
         "A member that may still be at work on a partition does not return its chunks there.",
-        "commits/fold.py",
+        "commits/grant_rules.py",
         "if at not in at_work and (",
         "if (",
         (_RULES + "test_a_member_that_leaves_returns_its_chunks",),
@@ -161,7 +161,7 @@ ACQUISITIONS = [
     Mutant(
         "chunk-below-the-log-start",
         "Retention takes offsets out of chunks.",
-        "commits/fold.py",
+        "commits/partition_rules.py",
         "state.acquisitions.clip(state.commits.stable_offset, MAX_OFFSET)",
         "pass",
         (_RULES + "test_ends_of_logs_bound_chunks",),

@@ -273,7 +273,7 @@ SHOWN = [
     Mutant(
         "holes-behind-the-end",
         "A commit of polled records looks for holes up to the end of a log only.",
-        "coopconsume/runtime/poll/poller.py",
+        "coopconsume/runtime/poll/holes.py",
         "position = min(place.position, assignment.logs.seen_end(tp))",
         "position = place.position",
         (
@@ -327,7 +327,7 @@ SHOWN = [
     Mutant(
         "poll-ends-with-an-outage",
         "A poll goes on once the brokers or the commit table are back.",
-        "coopconsume/runtime/poll/poller.py",
+        "coopconsume/runtime/poll/attempt.py",
         "if not isinstance(error, BrokerUnreachable | CommitLogUnavailable):",
         "if not isinstance(error, CommitLogUnavailable):",
         ("tests/model/test_polling_model.py::test_a_poll_goes_on_once_what_was_away_is_back",),
@@ -335,7 +335,7 @@ SHOWN = [
     Mutant(
         "wakeup-stays",
         "A wakeup ends one poll.",
-        "coopconsume/runtime/poll/session.py",
+        "coopconsume/runtime/poll/user_calls.py",
         "is_woken, self._is_woken = self._is_woken, False",
         "is_woken = self._is_woken",
         ("tests/unit/runtime/test_polling.py::test_a_wakeup_ends_one_poll",),

@@ -324,7 +324,7 @@ COMMITS = [
     Mutant(
         "last-closed-segment-stays",
         "A compaction removes the rows of all closed segments.",
-        "commits/path_engine.py",
+        "commits/rows_file.py",
         "if closed is None or segment <= closed:",
         "if closed is None or segment < closed:",
         (

@@ -142,17 +142,17 @@ CONTINUING = [
     Mutant(
         "partial-release-forgets-doubts",
         "What is released while it runs is in doubt.",
-        "commits/fold.py",
-        "            self._doubt(grant, doubts)\n            return Answer(counted=True)",
-        "            return Answer(counted=True)",
+        "commits/grant_rules.py",
+        "        _doubt(group, grant, doubts)\n        return Answer(counted=True)",
+        "        return Answer(counted=True)",
         (_GROUP,),
     ),
     Mutant(
         "partial-release-fences",
         "A member that releases part of its shares commits on.",
-        "commits/fold.py",
-        "            self._doubt(grant, doubts)\n            return Answer(counted=True)",
-        "            self._doubt(grant, doubts)\n            grant.fenced[event.member] = RELEASED\n            return Answer(counted=True)",
+        "commits/grant_rules.py",
+        "        _doubt(group, grant, doubts)\n        return Answer(counted=True)",
+        "        _doubt(group, grant, doubts)\n        grant.fenced[event.member] = RELEASED\n        return Answer(counted=True)",
         (_EVENTS + "test_a_member_that_releases_a_share_keeps_the_others",),
     ),
     Mutant(
@@ -439,7 +439,7 @@ CONTINUING = [
     Mutant(
         "rest-of-a-wait-unread",
         "A release says for how long an earlier owner may still be at work.",
-        "commits/fold.py",
+        "commits/grant_rules.py",
         'if "left_ms" in event.detail:',
         'if "left" in event.detail:',
         (

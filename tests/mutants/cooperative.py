@@ -117,7 +117,7 @@ COOPERATIVE_JOBS = [
     Mutant(
         "chunk-parked-is-acquired",
         "A parked record is acquired by nobody.",
-        "commits/fold.py",
+        "commits/partition_rules.py",
         "for o, p in state.pending.items() if p.is_parked)",
         "for o in ())",
         ("tests/unit/commits/test_acquisitions.py::test_a_parked_record_is_acquired_by_nobody",),

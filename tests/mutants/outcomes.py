@@ -489,7 +489,7 @@ OUTPUTS = [
         "reject-blocks-other-calls",
         "Calls of other threads go on while a polling member writes dead letters.",
         "coopconsume/runtime/poll/poller.py",
-        "        with self.session.in_use():\n            writer.write(",
+        "        with self.session.calls.in_use():\n            writer.write(",
         "        with self._calls:\n            writer.write(",
         (
             _POLLING

@@ -181,8 +181,8 @@ TABLES = [
             (
                 "reads-snapshots-twice",
                 "The file of a snapshot is read once.",
-                "path_engine",
-                "if file in self._snapshots:",
+                "rows_file",
+                "if file in self._snapshot:",
                 "if False:",
                 _STORES + "test_a_commit_is_two_requests_and_a_look_is_one",
             ),

@@ -62,10 +62,13 @@ LAYERS = [
     {"coopconsume.cli"},
     {"coopconsume.__main__", "coopconsume.jobs", "coopconsume.data_source"},
 ]
-# Imports for type checkers alone that may go the other way: an error's attributes, what is drawn.
+# Imports for type checkers alone that may go the other way: an error's attributes, what is drawn,
+# the state that a rule is applied to.
 BACK = {
     ("assignors.errors", "assignors.ranges"),
     ("commits.errors", "commits.partition_commits"),
+    ("commits.grant_rules", "commits.fold"),
+    ("commits.partition_rules", "commits.fold"),
     ("coopconsume.admin.pictures", "coopconsume.consumer"),
 }
 # `assignors` is imported by Spark tasks, where only the standard library is sure to be there.

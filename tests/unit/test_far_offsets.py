@@ -14,7 +14,7 @@ import pytest
 
 from assignors import KeyRange
 from commits import OffsetRanges, PartitionCommits, Wanted
-from commits.acquisitions import Acquisition, Acquisitions
+from commits.acquisitions import Acquisition, Acquisitions, lowest_missing
 from commits.offsets import MAX_COUNT, MAX_OFFSET
 from coopconsume.admin.offsets.status import PartitionStatus
 from coopconsume.demo.commit_snapshot import CommitSnapshot
@@ -75,10 +75,10 @@ def test_gaps_may_hold_any_number_of_offsets():
     some = OffsetRanges([(3, 4), (FAR, FAR), (MAX_OFFSET, MAX_OFFSET)])
     assert [*some.gaps(0, MAX_OFFSET)] == [(0, 2), (5, FAR - 1), (FAR + 1, MAX_OFFSET - 1)]
     assert [*some.gaps(4, 4)] == [*some.gaps(9, 8)] == []
-    assert some.lowest_missing(2, MAX_OFFSET, 3).pairs() == [(2, 2), (5, 6)]
-    assert some.lowest_missing(FAR, FAR + 1, MAX_COUNT + 1).pairs() == [(FAR + 1, FAR + 1)]
-    assert len(some.lowest_missing(FAR, MAX_OFFSET, MAX_COUNT + 1)) == MAX_COUNT
-    assert not some.lowest_missing(0, 9, 0)
+    assert lowest_missing(some, 2, MAX_OFFSET, 3).pairs() == [(2, 2), (5, 6)]
+    assert lowest_missing(some, FAR, FAR + 1, MAX_COUNT + 1).pairs() == [(FAR + 1, FAR + 1)]
+    assert len(lowest_missing(some, FAR, MAX_OFFSET, MAX_COUNT + 1)) == MAX_COUNT
+    assert not lowest_missing(some, 0, 9, 0)
 
 
 def test_a_request_acquires_what_was_returned_far_below_the_marker():

@@ -381,7 +381,7 @@ def test_a_poll_of_filtered_records_ends_with_its_window(polling, end, error):
     def read(*window):
         windows.append(window)
         if len(windows) == 3:
-            getattr(member.poller.session, end)()
+            getattr(member.poller.session.calls, end)()
         return present(*window)
 
     log.present = read

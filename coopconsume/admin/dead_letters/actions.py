@@ -134,7 +134,14 @@ class DeadLetters:
             self._store,
             self._options.group_id,
             [
-                Decision(one.topic, one.partition, one.offset, action, one.topic_id, by)
+                Decision(
+                    one.topic,
+                    one.partition,
+                    offset=one.offset,
+                    action=action,
+                    topic_id=one.topic_id,
+                    by=by,
+                )
                 for one in plan.parked
             ],
         )

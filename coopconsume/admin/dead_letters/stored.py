@@ -38,14 +38,20 @@ DECISION = "coopconsume.decision"
 _WHO = ("decided_by", "decision_reason")
 _MARKS = pa.schema(
     [
-        ("decision", pa.string()), ("decided_at", pa.timestamp("us", "UTC")),
+        ("decision", pa.string()),
+        ("decided_at", pa.timestamp("us", "UTC")),
         *((name, pa.string()) for name in _WHO),
     ]
-)  # fmt: skip
+)
 _TOPIC_WHO = ("coopconsume.decided_by", "coopconsume.decision_reason")
 _TOPIC_AT = "coopconsume.decided_at"
-_MARKED_BY = ("coopconsume.topic", "coopconsume.partition", "coopconsume.offset",
-              "coopconsume.commit", "coopconsume.group")  # fmt: skip
+_MARKED_BY = (
+    "coopconsume.topic",
+    "coopconsume.partition",
+    "coopconsume.offset",
+    "coopconsume.commit",
+    "coopconsume.group",
+)
 #: The fields that are left out of a letter unless it is read whole.
 _BULKY: dict[str, Any] = {"value": None, "headers": (), "trace": ""}
 #: The columns that hold times.
@@ -157,13 +163,18 @@ class _TableStore:
     def mark(self, letters: Iterable[Letter], decision: str, by: DecidedBy) -> None:
         rows = [
             {
-                "decision": decision, "decided_at": by.at_ms * 1000, "decided_by": by.name,
-                "decision_reason": by.reason, "_topic": letter.topic,
-                "_topic_id": letter.topic_id, "_partition": letter.partition,
-                "_offset": letter.offset, "_commit": letter.commit,
+                "decision": decision,
+                "decided_at": by.at_ms * 1000,
+                "decided_by": by.name,
+                "decision_reason": by.reason,
+                "_topic": letter.topic,
+                "_topic_id": letter.topic_id,
+                "_partition": letter.partition,
+                "_offset": letter.offset,
+                "_commit": letter.commit,
             }
             for letter in letters
-        ]  # fmt: skip
+        ]
         if rows:
             _add_columns(decisions_table(self._path))
             _MarkTable(decisions_table(self._path), _MARKS).append_rows(rows)
@@ -197,9 +208,10 @@ def _mark(row: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of a letter that a mark in a table sets."""
     at = row["decided_at"]
     by = DecidedBy(
-        row.get("decided_by") or "", row.get("decision_reason") or "",
+        row.get("decided_by") or "",
+        row.get("decision_reason") or "",
         0 if at is None else round(at.timestamp() * 1000),
-    )  # fmt: skip
+    )
     return {"decision": row["decision"], "by": by}
 
 
@@ -213,13 +225,20 @@ class _MarkTable(Table):
 def _of_row(row: dict[str, Any]) -> Letter:
     headers = row.get("headers") or ()
     return Letter(
-        topic=row["_topic"], topic_id=row["_topic_id"], partition=row["_partition"],
-        offset=row["_offset"], key=row["key"], value=row.get("value"),
+        topic=row["_topic"],
+        topic_id=row["_topic_id"],
+        partition=row["_partition"],
+        offset=row["_offset"],
+        key=row["key"],
+        value=row.get("value"),
         headers=tuple((header["key"], header["value"]) for header in headers),
-        timestamp=_millis(row["timestamp"]), attempts=row["attempts"], reason=row["reason"],
-        trace=row.get("trace") or "", rejected_at=_millis(row["rejected_at"]),
+        timestamp=_millis(row["timestamp"]),
+        attempts=row["attempts"],
+        reason=row["reason"],
+        trace=row.get("trace") or "",
+        rejected_at=_millis(row["rejected_at"]),
         commit=row["_commit"],
-    )  # fmt: skip
+    )
 
 
 def _millis(micros: int | None) -> int:
@@ -255,8 +274,13 @@ class _TopicStore:
     def mark(self, letters: Iterable[Letter], decision: str, by: DecidedBy) -> None:
         messages = []
         for letter in letters:
-            values = (letter.topic, letter.partition, letter.offset, letter.commit,
-                      self._options.group_id)  # fmt: skip
+            values = (
+                letter.topic,
+                letter.partition,
+                letter.offset,
+                letter.commit,
+                self._options.group_id,
+            )
             headers = [(n, str(v).encode()) for n, v in zip(_MARKED_BY, values, strict=True)]
             headers.append((DECISION, decision.encode()))
             headers += zip(_TOPIC_WHO, (by.name.encode(), by.reason.encode()), strict=True)
@@ -315,9 +339,20 @@ def _of_record(key: bytes | None, value: bytes | None, headers: Headers) -> Lett
     )
     kept = tuple((n, None if i in nulls else v) for i, (n, v) in enumerate(headers[:own]))
     return Letter(
-        topic, topic_id, int(partition), int(offset), key, value, kept, int(stamp), int(attempts),
-        reason, trace, int(at), commit,
-    )  # fmt: skip
+        topic,
+        topic_id,
+        partition=int(partition),
+        offset=int(offset),
+        key=key,
+        value=value,
+        headers=kept,
+        timestamp=int(stamp),
+        attempts=int(attempts),
+        reason=reason,
+        trace=trace,
+        rejected_at=int(at),
+        commit=commit,
+    )
 
 
 def open_letters(place: str, options: Options) -> LetterStore:

@@ -98,10 +98,13 @@ class OffsetAdmin(Connection):
             return known if topics is None else chosen_partitions(self.cluster, topics, known)
 
         return read_statuses(
-            self.options, self.cluster, self.store, choose,
-            self.store.history(self.group) if times else (),
-            partial(read_blockers, self.options) if keys else None,
-        )  # fmt: skip
+            self.options,
+            self.cluster,
+            store=self.store,
+            choose=choose,
+            history=self.store.history(self.group) if times else (),
+            records=partial(read_blockers, self.options) if keys else None,
+        )
 
     def acquisitions(self) -> dict[TopicPartition, list[Acquisition]]:
         """Returns the chunks that members of a cooperative epoch hold, by partition."""
@@ -136,9 +139,9 @@ class OffsetAdmin(Connection):
             return dict.fromkeys(places, where)
         if not isinstance(where, str):
             return self.cluster.offsets_at(places, int(where.timestamp() * 1000))
-        wanted = {
-            "earliest": "log_start", "latest": "end_offset", "primary": "primary_offset"
-        }[where]  # fmt: skip
+        wanted = {"earliest": "log_start", "latest": "end_offset", "primary": "primary_offset"}[
+            where
+        ]
         found = {}
         for tp, one in places.items():
             offset = getattr(one, wanted)
@@ -194,12 +197,16 @@ class OffsetAdmin(Connection):
         """Returns the state to export of the partitions that have an entry in the commit log."""
         return [
             Kept(
-                one.topic, one.partition, one.topic_id, one.stable_offset, one.done,
-                tuple(one.pending.values()),
+                one.topic,
+                one.partition,
+                topic_id=one.topic_id,
+                stable_offset=one.stable_offset,
+                done=one.done,
+                pending=tuple(one.pending.values()),
             )
             for one in statuses
             if one.stable_offset is not None
-        ]  # fmt: skip
+        ]
 
     @property
     def cluster_id(self) -> str:
@@ -237,9 +244,10 @@ class OffsetAdmin(Connection):
         if claims and not end_claims:
             who = ", ".join(name for claim in claims for name in claim.members)
             raise GroupActive(
-                self.group, f"standalone claims of {who}",
+                self.group,
+                f"standalone claims of {who}",
                 "close them first, or give --end-claims if their processes have died",
-            )  # fmt: skip
+            )
 
     def state_reset(
         self, moves: Iterable[Move], action: StateAction | None, path: str | None = None
@@ -272,10 +280,11 @@ class OffsetAdmin(Connection):
         for move in planned:
             if action == "restore" and move.done and move.again:
                 raise InvalidOption(
-                    "restore-state", move.before.name,
+                    "restore-state",
+                    move.before.name,
                     "changes of single offsets cannot be taken back; reset to an offset, or give "
                     "--clear-state",
-                )  # fmt: skip
+                )
             kept = move.stable_offset if not move.done else (move.done.last or 0) + 1
             below[move.before.topic, move.before.partition] = 0 if action == "clear" else kept
         return StateReset(path, self.store, self.cluster_id, self.group, below)

@@ -124,10 +124,10 @@ def _kept(one: dict[str, Any]) -> Kept:
     return Kept(
         str(one["topic"]),
         _integer("partition", one["partition"]),
-        str(one["topic_id"]),
-        _integer("stable_offset", one["stable_offset"]),
-        OffsetRanges(pairs),
-        pending,
+        topic_id=str(one["topic_id"]),
+        stable_offset=_integer("stable_offset", one["stable_offset"]),
+        done=OffsetRanges(pairs),
+        pending=pending,
     )
 
 

@@ -153,7 +153,15 @@ def _moved(
     still = tuple(
         p for p in pending if p.offset >= after.stable_offset and p.offset not in after.ranges
     )
-    return Move(status, after.stable_offset, after.ranges, still, again, skipped, note)
+    return Move(
+        status,
+        after.stable_offset,
+        done=after.ranges,
+        pending=still,
+        again=again,
+        skipped=skipped,
+        note=note,
+    )
 
 
 def _within(stable: int, done: OffsetRanges, first: int, last: int) -> OffsetRanges:

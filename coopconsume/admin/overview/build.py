@@ -108,28 +108,28 @@ def build(facts: GroupFacts) -> GroupOverview:
     return GroupOverview(
         facts.group,
         facts.kafka.state,
-        facts.kafka.assignor,
-        facts.cluster,
-        facts.servers,
-        facts.table,
-        facts.row.epoch.number if facts.row else None,
-        facts.row.generation if facts.row else None,
-        _members(facts),
-        tuple(
+        assignor=facts.kafka.assignor,
+        cluster=facts.cluster,
+        servers=facts.servers,
+        table=facts.table,
+        epoch=facts.row.epoch.number if facts.row else None,
+        generation=facts.row.generation if facts.row else None,
+        members=_members(facts),
+        claims=tuple(
             ClaimOverview(claim.epoch.number, member, shares, claim.record_filter)
             for claim in facts.claims
             for member, shares in claim.members.items()
         ),
-        partitions,
-        tuple(events),
-        tuple(_notes(facts, partitions)),
-        facts.row.record_filter if facts.row else "",
-        facts.row.sharing if facts.row else "",
-        _last(facts.history, is_commit=True),
-        facts.expiring,
-        tuple(map(_decision, facts.decisions)),
-        _last(facts.history),
-        facts.place,
+        partitions=partitions,
+        events=tuple(events),
+        notes=tuple(_notes(facts, partitions)),
+        record_filter=facts.row.record_filter if facts.row else "",
+        sharing=facts.row.sharing if facts.row else "",
+        last_commit=_last(facts.history, is_commit=True),
+        expiring=facts.expiring,
+        decisions=tuple(map(_decision, facts.decisions)),
+        last_active=_last(facts.history),
+        place=facts.place,
     )
 
 
@@ -147,9 +147,15 @@ def _last(history: Iterable[Mapping[str, Any]], *, is_commit: bool = False) -> d
 
 def _decision(one: Decision) -> DecisionOverview:
     return DecisionOverview(
-        one.topic, one.partition, one.offset, one.action, decided_at(one), one.by.name,
-        one.by.reason, one.status,
-    )  # fmt: skip
+        one.topic,
+        one.partition,
+        offset=one.offset,
+        action=one.action,
+        at=decided_at(one),
+        by=one.by.name,
+        reason=one.by.reason,
+        status=one.status,
+    )
 
 
 def _members(facts: GroupFacts) -> tuple[MemberOverview, ...]:
@@ -174,11 +180,11 @@ def _member(
     return MemberOverview(
         name,
         seen.host if seen else "",
-        seen.client_id if seen else "",
-        seen.instance_id if seen else None,
-        subscription.slots if subscription else None,
-        status,
-        () if fence else shares or (),
+        client_id=seen.client_id if seen else "",
+        instance_id=seen.instance_id if seen else None,
+        slots=subscription.slots if subscription else None,
+        status=status,
+        shares=() if fence else shares or (),
     )
 
 
@@ -268,12 +274,12 @@ def _event(entry: Mapping[str, Any]) -> GroupEvent | None:
     return GroupEvent(
         kind,
         entry["written_at"],
-        entry["epoch"],
-        entry["member"],
-        len(detail["members"]) if kind == "epoch" else None,
-        detail["replaces"] if kind == "takeover" else None,
-        entry["counted"],
-        entry["reason"],
+        epoch=entry["epoch"],
+        by=entry["member"],
+        members=len(detail["members"]) if kind == "epoch" else None,
+        replaces=detail["replaces"] if kind == "takeover" else None,
+        counted=entry["counted"],
+        reason=entry["reason"],
     )
 
 

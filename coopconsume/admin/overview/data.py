@@ -114,7 +114,14 @@ class ChunkOverview:
         """Returns the overview of a chunk."""
         held = chunk.offsets
         first, last = held.first or 0, held.last or 0
-        return cls(chunk.member, first, last, len(held), chunk.renewals, chunk.since)
+        return cls(
+            chunk.member,
+            first,
+            last=last,
+            offsets=len(held),
+            renewals=chunk.renewals,
+            since=chunk.since,
+        )
 
 
 @dataclass(frozen=True)

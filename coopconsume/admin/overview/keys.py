@@ -73,6 +73,12 @@ def key_metadata(
             if piece.contains(key_hash)
         )
     return KeyMetadata(
-        topic, partition, key_hash, owned.member,
-        member.client_id if member else "", member.host if member else "", slot, key_range,
-    )  # fmt: skip
+        topic,
+        partition,
+        key_hash=key_hash,
+        member=owned.member,
+        client_id=member.client_id if member else "",
+        host=member.host if member else "",
+        slot=slot,
+        key_range=key_range,
+    )

@@ -142,8 +142,11 @@ class OwnershipRegistry(Closing):
             for resource, generation in resources.items()
         }
         outcomes = {step.row.resource: step.outcome for step in self._change(wanted)}
-        stale = {name: (of.claimed, of.current)
-                 for name, of in outcomes.items() if isinstance(of, rules.Stale)}  # fmt: skip
+        stale = {
+            name: (of.claimed, of.current)
+            for name, of in outcomes.items()
+            if isinstance(of, rules.Stale)
+        }
         if stale:
             first = next(iter(stale))
             raise StaleGeneration(group, first, *stale[first], stale)
@@ -335,9 +338,16 @@ def _entries(steps: Iterable[rules.Step]) -> list[OwnershipEvent]:
     now = time.time_ns() // 1_000_000
     return [
         OwnershipEvent(
-            step.row.group, step.row.resource, step.row.revision, event, session.owner, session.id,
-            step.row.generation, step.row.fence_epoch, now,
+            step.row.group,
+            step.row.resource,
+            revision=step.row.revision,
+            event=event,
+            owner=session.owner,
+            session=session.id,
+            generation=step.row.generation,
+            fence_epoch=step.row.fence_epoch,
+            at_ms=now,
         )
         for step in steps
         for event, session in step.happened
-    ]  # fmt: skip
+    ]

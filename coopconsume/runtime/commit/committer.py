@@ -128,7 +128,14 @@ class Committer:
         read_at = -math.inf if self.chunks.is_cooperative else time.monotonic()
         self.watch = EpochWatch(assignment, self._thread, self._calls.look, read_at=read_at)
         self._mirror = Mirror(assignment, self._partitions, post)
-        self.outbox = Outbox(assignment, job_spec, self._partitions, commit_ids, post, _fail)
+        self.outbox = Outbox(
+            assignment,
+            job_spec,
+            partitions=self._partitions,
+            commit_ids=commit_ids,
+            post=post,
+            failed=_fail,
+        )
 
     def extend(self, partition: Partition) -> None:
         """Adds a partition."""

@@ -241,4 +241,12 @@ def commit_outcomes(assignment: EpochAssignment, commit: CommitRequest) -> Commi
     not_held = {tp: result.not_held for tp, result in results.items() if result.not_held}
     took = (written.took if written else 0.0, time.monotonic() - started)
     acquired = None if request is None else assignment.chunks.acquired(request)
-    return CommitAnswered(answered, holes, took, time.time(), failed, not_held, acquired)
+    return CommitAnswered(
+        answered,
+        holes,
+        took=took,
+        answered_at=time.time(),
+        failed=failed,
+        not_held=not_held,
+        acquired=acquired,
+    )

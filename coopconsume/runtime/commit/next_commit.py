@@ -159,7 +159,15 @@ class NextCommit:
             tp: one.filtered_to_commit for tp, one in ledgers.items() if one.filtered_to_commit
         }
         request = None if chunks is None else replace(chunks, id=commit_id)
-        return CommitRequest(commit_id, offsets, holes, pending, filtered, written, request)
+        return CommitRequest(
+            commit_id,
+            offsets,
+            holes=holes,
+            pending=pending,
+            filtered=filtered,
+            written=written,
+            chunks=request,
+        )
 
     def _ours(
         self, pending: Mapping[TopicPartition, list[Pending]]

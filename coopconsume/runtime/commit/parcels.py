@@ -121,15 +121,20 @@ class Parcel:
         for letter in self.letters:
             found.setdefault((letter.topic, letter.partition), []).append(
                 Failure(
-                    letter.offset, letter.key_hash, letter.dealt_by, letter.attempts,
-                    math.inf, self.error, headers=letter.added,
+                    letter.offset,
+                    letter.key_hash,
+                    key=letter.dealt_by,
+                    attempts=letter.attempts,
+                    delay=math.inf,
+                    error=self.error,
+                    headers=letter.added,
                 )
-            )  # fmt: skip
+            )
         for partitions, rows in (*self.rows, *self.changes):
             for tp, hashes in hashes_of_rows(partitions, rows).items():
                 known = {one.offset for one in found.get(tp, ())}
                 found.setdefault(tp, []).extend(
-                    Failure(o, h, None, 0, math.inf, self.error)
+                    Failure(o, h, key=None, attempts=0, delay=math.inf, error=self.error)
                     for o, h in hashes.items()
                     if o not in known
                 )

@@ -167,7 +167,15 @@ def run_batch(
         send=send,
     )
     with tagged(spark, run.tag, run.title, _description(run)):
-        frame = batch_frame(spark, options, spans, wanted, plan.slots, slices, headers=spec.headers)
+        frame = batch_frame(
+            spark,
+            options,
+            spans=spans,
+            wanted=wanted,
+            tasks=plan.slots,
+            slices=slices,
+            headers=spec.headers,
+        )
         try:
             rows = frame.mapInArrow(runner, REPORT_SCHEMA).collect()
         except Exception as error:
@@ -199,7 +207,15 @@ def _have_records(context: JobContext, run: Run, slots: Sequence[int]) -> bool:
     ]
 
     def look() -> bool:
-        frame = batch_frame(spark, options, spans, wanted, slots, len(slots), headers=False)
+        frame = batch_frame(
+            spark,
+            options,
+            spans=spans,
+            wanted=wanted,
+            tasks=slots,
+            slices=len(slots),
+            headers=False,
+        )
         return not frame.isEmpty()
 
     with tagged(spark, run.tag, run.title, f"look for records of {_description(run)}"):

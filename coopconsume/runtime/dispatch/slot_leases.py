@@ -15,6 +15,7 @@ from coopconsume.classic import driver_address
 from coopconsume.group.settings import lease_of, life_of
 from coopconsume.runtime.dispatch.report_times import ReportTimes
 from coopconsume.worker.channel.server import ChannelServer
+from coopconsume.worker.channel.spec import ChannelSpec
 from coopconsume.worker.channel.wire import TAKEN, Frame
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from coopconsume.options import Options
     from coopconsume.runtime.commit.pace import CommitTime
     from coopconsume.worker.channel.lease import At
-    from coopconsume.worker.channel.spec import ChannelSpec
     from coopconsume.worker.host_locks import DriverLock
     from coopconsume.worker.report import SlotReport
 
@@ -118,13 +118,23 @@ class SlotLeases:
             self.give_up("slots cannot reach a driver on Spark Connect", "use a classic session")
             return
         bind, host = address
+        spec = ChannelSpec(
+            host=host,
+            port=options.channel_port,
+            secret=secrets.token_bytes(32),
+            lease=self.lease,
+            report_every=self._report_times.every,
+        )
         try:
             self._server = ChannelServer(
-                secrets.token_bytes(32), run_id, bind, host, options.channel_port, on_report,
-                lease=self.lease, report_every=self._report_times.every,
-                on_call=on_call, lives_until=self.lives_until,
+                spec,
+                bind,
+                run_id,
+                on_report,
+                on_call=on_call,
+                lives_until=self.lives_until,
                 driver_lock=driver_lock,
-            )  # fmt: skip
+            )
         except OSError as error:
             self.give_up(f"no channel to slots on {bind}, port {options.channel_port}: {error}")
             return

@@ -93,7 +93,14 @@ class PartitionMaker:
             parts.append((intersection(left, [key_range]), until))
             left = difference(left, [key_range])
         return [
-            Gain(ranges, owned.stable, owned.committed, owned.pending, keys, until)
+            Gain(
+                ranges,
+                owned.stable,
+                committed=owned.committed,
+                pending=owned.pending,
+                in_doubt=keys,
+                until=until,
+            )
             for ranges, until in [(left, 0.0), *parts]
             if ranges
         ]

@@ -115,7 +115,14 @@ class SlotWork:
         failed, blocked = self._lanes.failed, self._lanes.blocked(cursor)
         attempts, added = failed.attempts_of(offsets), failed.headers_of(offsets)
         ended, given_up = failed.ended_of(offsets), self._lanes.decided.given_up(offsets, failed)
-        return PartitionWork(tuple(offsets.pairs()), attempts, blocked, added, ended, given_up)
+        return PartitionWork(
+            tuple(offsets.pairs()),
+            attempts,
+            blocked=blocked,
+            added=added,
+            ended=ended,
+            given_up=given_up,
+        )
 
     def read_by(self, slot: int) -> PartitionWork | None:
         """Has a slot read the partition by itself; returns what it may start.

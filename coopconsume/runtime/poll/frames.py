@@ -91,7 +91,14 @@ class FrameReader:
         choose = {tp: chosen[tp].sql for tp in offsets if tp in chosen}
         tasks = range(self._slots)
         return poll_frame(
-            self._spark, self._options, spans, wanted, tasks, self._slices, choose, added
+            self._spark,
+            self._options,
+            spans=spans,
+            wanted=wanted,
+            tasks=tasks,
+            slices=self._slices,
+            choose=choose,
+            added=added,
         )
 
     def dealt(
@@ -112,7 +119,13 @@ class FrameReader:
         spans, wanted = self._reads(owned, offsets)
         choose = {tp: chosen[tp].sql for tp in offsets if tp in chosen}
         found = poll_offsets(
-            self._spark, self._options, spans, wanted, self._slices, choose, keys=keys
+            self._spark,
+            self._options,
+            spans=spans,
+            wanted=wanted,
+            slices=self._slices,
+            choose=choose,
+            keys=keys,
         )
         return dict(zip(offsets, found, strict=True))
 

@@ -34,11 +34,12 @@ from coopconsume.runtime.poll.answers import (
     take_decisions,
     wait_seconds,
 )
+from coopconsume.runtime.poll.attempt import PollAttempt
 from coopconsume.runtime.poll.frames import FrameReader, offsets_of
+from coopconsume.runtime.poll.holes import PollHoles
 from coopconsume.runtime.poll.letter_writer import LetterWriter
 from coopconsume.runtime.poll.positions import POLL_WINDOW
 from coopconsume.runtime.poll.session import PollSession
-from coopconsume.runtime.read.audit import HoleAudit
 from coopconsume.runtime.status.waiting import poll_waits_for
 from coopconsume.sinks import open_dead_letters
 
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from coopconsume.runtime.poll.answers import Reasons
     from coopconsume.runtime.poll.positions import PollPosition
     from coopconsume.runtime.poll.session import PollWindow
-    from coopconsume.runtime.read.spans import Span
     from coopconsume.runtime.status.waiting import WaitingFor
     from coopconsume.worker.report import DeadLetter
 
@@ -72,8 +72,6 @@ _IDS_ANSWER = 1.0
 #: Seconds after which a `poll` without an answer raises; a leader's election takes less.
 _AWAY = 15.0
 _DECIDE_EVERY = 2.0
-#: Seconds between two looks for holes that no commit of the user's looks for.
-_LOOK_EVERY = 1.0
 #: Seconds for which `close` waits for what a `poll` reads.
 _LAST_ANSWER = 0.5
 
@@ -101,10 +99,10 @@ class Poller:
         self._letters: LetterWriter | None = None
         self._run_id = uuid.uuid4().hex[:12]
         self._commit_ids = (f"{self._run_id}-{number}" for number in itertools.count())
-        self._decisions_at = self._looked_at = -math.inf
+        self._decisions_at = -math.inf
         #: Whether decisions on failed records were open at the last look.
         self._has_decisions = False
-        self._audit = HoleAudit(spark, options)
+        self._holes = PollHoles(spark, options, self.session)
         self._calls = threading.RLock()
         #: Whether `poll` has the lock: it reads, and has nothing that a close would cut off.
         self._is_reading = False
@@ -119,8 +117,8 @@ class Poller:
     def _call(self, membership: Membership) -> Iterator[None]:
         """One call of the user's at a time; none once the consumer is closed."""
         limited = membership.cluster.limited_by(self._kafka_limit)
-        with self.session.in_use(), self._calls, limited:
-            self.session.check_closed()
+        with self.session.calls.in_use(), self._calls, limited:
+            self.session.calls.check_closed()
             try:
                 yield
             except FencedMember as error:
@@ -138,12 +136,12 @@ class Poller:
         started = time.monotonic()
         deadline = started + wait_seconds("timeout", timeout)
         checked: EpochAssignment | None = None
-        away = _Away()
+        attempt = PollAttempt()
         if membership.driver_lock is not None:
             membership.driver_lock.withdraw()  # Who works on frames, and where, is not known.
         with self.session.polling():
             while True:
-                self.session.check_woken()
+                self.session.calls.check_woken()
                 patience = max(deadline - time.monotonic(), _ANSWER)
                 with self._reading(membership), membership.cluster.patient_for(patience):
                     assignment = membership.assignment
@@ -152,7 +150,7 @@ class Poller:
                         and assignment is self.session.assignment
                         and assignment.owned
                     ):
-                        with self._rejoining(membership, assignment), away:
+                        with self._rejoining(membership, assignment), attempt:
                             if assignment is not self._begun:
                                 assignment.begin_with_state(None)
                                 self._begun = assignment
@@ -161,17 +159,17 @@ class Poller:
                                 checked = assignment if is_checked else None
                             frame = self._next_frame(membership, assignment, deadline)
                             if frame is not None:
-                                self.session.check_closed()
+                                self.session.calls.check_closed()
                                 self._found_records = True
                                 self._away_since = math.inf
                                 return frame
                 self._found_records = False
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    self.session.check_closed()
-                    self._check_answers(away.error, started)
+                    self.session.calls.check_closed()
+                    self._check_answers(attempt.error, started)
                     return self._frames.empty()
-                self.session.wait(min(_POLL_EVERY, left))
+                self.session.calls.wait(min(_POLL_EVERY, left))
 
     def _check_answers(
         self, error: BrokerUnreachable | CommitLogUnavailable | None, started: float
@@ -189,12 +187,12 @@ class Poller:
     def _reading(self, membership: Membership) -> Iterator[None]:
         """A turn of `poll`, which `close` does not wait for if it takes long."""
         with self._calls, membership.cluster.limited_by(self._kafka_limit):
-            self.session.check_closed()
+            self.session.calls.check_closed()
             self._is_reading = True
             try:
                 yield
             except FencedMember:
-                self.session.check_closed()
+                self.session.calls.check_closed()
                 raise
             finally:
                 self._is_reading = False
@@ -237,9 +235,10 @@ class Poller:
             self._decisions_at = time.monotonic()
             self._decide(assignment)
         free = [
-            tp for tp, owned in assignment.owned.items()
+            tp
+            for tp, owned in assignment.owned.items()
             if assignment.in_doubt.seconds(tp, owned.ranges) <= 0 and not owned.is_deleted
-        ]  # fmt: skip
+        ]
         found = self._unless_deleted(
             membership, assignment, lambda: assignment.cluster.log_ends(free)
         )
@@ -255,32 +254,16 @@ class Poller:
             return None
         ends = {tp: end.offset for tp, end in found.items()}
         size = min(POLL_WINDOW, self._options.max_offsets_per_trigger or POLL_WINDOW)
-        self._look_for_holes(assignment)
+        self._holes.look(assignment)
         self._commit_filtered(assignment)
         while window := self.session.take(assignment, ends, size, time.monotonic()):
             frame = self._hand_out(assignment, window)
             self._commit_filtered(assignment)
             if frame is not None or time.monotonic() >= deadline:
                 return frame
-            self.session.check_woken()
-            self.session.check_closed()
+            self.session.calls.check_woken()
+            self.session.calls.check_closed()
         return None
-
-    def _look_for_holes(self, assignment: EpochAssignment) -> None:
-        """Commits holes that hold stable offsets back, where the user has nothing to commit.
-
-        Other members may move a stable offset to a hole, and a limit of ranges may keep their
-        records from being committed until it moves on.
-        """
-        if time.monotonic() - self._looked_at < _LOOK_EVERY:
-            return
-        self._looked_at = time.monotonic()
-        try:
-            assignment.refresh()
-            if self._commit_holes(assignment, alone=True):
-                assignment.primary.write_quietly()
-        except CommitLogUnavailable as error:
-            log.warning("holes are looked for later: %s", error)
 
     def _commit_filtered(self, assignment: EpochAssignment) -> None:
         """Commits what the filter dropped, where no commit of the user's will have it."""
@@ -307,7 +290,7 @@ class Poller:
     ) -> bool:
         """Looks for deleted topics and records; returns whether polling goes on at once."""
         left = max(0.0, deadline - time.monotonic())
-        what, over = "look at the logs' starts", self.session.closed
+        what, over = "look at the logs' starts", self.session.calls.closed
         if repeated(lambda: self._leaves_deleted(membership, assignment), what, left, over):
             return False
         passed = self._unless_deleted(
@@ -399,7 +382,7 @@ class Poller:
             raise ValueError(f"seek to offset {offset}: give 0 or more")
         with self._calls, self.session.lock:
             self.place(tp).seek(offset)
-            self._audit.forget(tp)
+            self._holes.forget(tp)
 
     # -- answers
 
@@ -417,7 +400,7 @@ class Poller:
             self._check_ids(membership, assignment)
             filtered = self.session.filtered(assignment, alone=False)
             results, left = commit_named(self.session, assignment, offsets, filtered)
-            if self._commit_holes(assignment) and left:
+            if self._holes.commit(assignment) and left:
                 more, left = commit_named(self.session, assignment, left, {})
                 results |= more
             assignment.primary.write_quietly()
@@ -456,7 +439,9 @@ class Poller:
             if assignment is not None and reasons:
                 dealt = self._frames.dealt(assignment.owned, offsets, {}, keys=True)
                 assignment.logs.check_topics()  # What was read are the records that were polled.
-                records = pending_records(self.session, assignment, reasons, dealt, more, seconds)
+                records = pending_records(
+                    self.session, assignment, reasons=reasons, dealt=dealt, more=more, delay=seconds
+                )
                 hold_back(self.session, assignment, records, seconds, next(self._commit_ids))
 
     def reject(
@@ -479,7 +464,7 @@ class Poller:
             assignment.logs.check_topics()  # What was read are the records that were polled.
             commit_id = next(self._commit_ids)
         # Calls of other threads go on: the place of dead letters may not answer.
-        with self.session.in_use():
+        with self.session.calls.in_use():
             writer.write(letters, assignment.topic_ids, commit_id)
         with self._call(membership):
             give_up(self.session, assignment, letters, park=park, commit_id=commit_id)
@@ -488,7 +473,7 @@ class Poller:
     def _letter_writer(self, place: str) -> LetterWriter:
         if self._letters is None:
             sink = open_dead_letters(place, self._options)
-            self._letters = LetterWriter(sink, place, self.session.check_closed)
+            self._letters = LetterWriter(sink, place, self.session.calls.check_closed)
         return self._letters
 
     def _letters_of(self, assignment: EpochAssignment, reasons: Reasons) -> list[DeadLetter]:
@@ -501,7 +486,7 @@ class Poller:
 
     def close(self) -> None:
         """Ends calls that wait, waits for those that commit, and closes the dead letters' sink."""
-        self.session.close()
+        self.session.calls.close()
         self._kafka_limit.set(_LAST_ANSWER)
         until = time.monotonic() + _LAST_ANSWER
         while not (has_lock := self._calls.acquire(timeout=_LAST_ANSWER / 10)):
@@ -513,60 +498,3 @@ class Poller:
         finally:
             if has_lock:
                 self._calls.release()
-
-    def _commit_holes(self, assignment: EpochAssignment, *, alone: bool = False) -> bool:
-        """Commits what is proven to be no record; returns whether there was any.
-
-        Args:
-            assignment: The key ranges of the consumer.
-            alone: Only of partitions without polled records that wait for an answer.
-        """
-        holes = {}
-        for tp, place in list(self.session.places_of(assignment).items()):
-            if alone and place.polled:
-                continue
-            owned = assignment.owned[tp]
-            # A seek may go beyond the end; what is not written yet is no hole.
-            position = min(place.position, assignment.logs.seen_end(tp))
-            span = self._audit.due(owned, owned.stable, position)
-            absent = self._absent(span) if span else None
-            if absent:
-                holes[tp] = absent
-        if holes:
-            try:
-                assignment.commit({}, holes=holes)
-            except BaseException:
-                for tp in holes:
-                    self._audit.forget(tp)  # Else nobody would look for them again.
-                raise
-            self.session.committed(assignment, holes)
-        return bool(holes)
-
-    def _absent(self, span: Span) -> OffsetRanges:
-        """Returns the offsets of a span at which there is no record; none if it cannot be read."""
-        try:
-            return self._audit.look(span)
-        except Exception as error:  # noqa: BLE001 - what the user commits does not depend on it
-            where = f"{span.topic}-{span.partition}"
-            log.warning("could not look for holes in %s: %s", where, error)
-            return OffsetRanges()
-
-
-class _Away:
-    """Passes over errors of a poll's attempt that say that brokers or commit table are away.
-
-    Attributes:
-        error: The error of the last attempt, if there was one.
-    """
-
-    error: BrokerUnreachable | CommitLogUnavailable | None = None
-
-    def __enter__(self) -> None:
-        self.error = None
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
-        if not isinstance(error, BrokerUnreachable | CommitLogUnavailable):
-            return False
-        self.error = error
-        log.warning("%s; trying again", error)
-        return True

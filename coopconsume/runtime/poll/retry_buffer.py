@@ -104,7 +104,15 @@ class RetryBuffer:
             headers: All headers that were added to it.
             key: Its key for people, if it has one.
         """
-        record = Failed(offset, key_hash, self.attempt(offset), due, error, headers, key)
+        record = Failed(
+            offset,
+            key_hash,
+            attempts=self.attempt(offset),
+            due=due,
+            error=error,
+            headers=headers,
+            key=key,
+        )
         self._add(record)
         return record
 

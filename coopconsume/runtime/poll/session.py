@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
-from coopconsume.errors import AlreadyClosed, NotPolled, PollWokenUp
+from coopconsume.errors import NotPolled
 from coopconsume.runtime.poll.positions import Chosen, PollPosition, next_rows
 from coopconsume.runtime.poll.retry_buffer import RetryBuffer
+from coopconsume.runtime.poll.user_calls import UserCalls
 from coopconsume.runtime.status.waiting import PollFacts
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class PollSession:
     Attributes:
         lock: Guards everything here.
         places: Where polling stands, by partition.
-        closed: Set once the consumer is closed.
+        calls: The calls that the user makes.
     """
 
     def __init__(
@@ -68,10 +68,9 @@ class PollSession:
         self._present = present
         self._assignment: EpochAssignment | None = None
         self._is_handing_over = False
-        self.closed = threading.Event()
-        self._is_polling = self._is_woken = False
-        self._polls = self._calls = 0
-        self._called_at = time.monotonic()
+        self.calls = UserCalls(self.lock)
+        self._is_polling = False
+        self._polls = 0
         self._paused: frozenset[TopicPartition] = frozenset()
 
     # -- handing out
@@ -83,23 +82,6 @@ class PollSession:
             return None if self._is_handing_over else self._assignment
 
     @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """While a call of the user's is made, and from its end on, the frames are not forgotten."""
-        with self.lock:
-            self._calls += 1
-        try:
-            yield
-        finally:
-            with self.lock:
-                self._calls -= 1
-                self._called_at = time.monotonic()
-
-    def unused(self) -> float:
-        """Returns the seconds since the last call of the user's; 0 while one is made."""
-        with self.lock:
-            return 0.0 if self._calls else time.monotonic() - self._called_at
-
-    @contextmanager
     def polling(self) -> Iterator[None]:
         """While the user polls, nobody works on what was handed out before."""
         with self.lock:
@@ -107,7 +89,7 @@ class PollSession:
             self._is_polling = True
             self.lock.notify_all()
         try:
-            with self.in_use():
+            with self.calls.in_use():
                 yield
         finally:
             with self.lock:
@@ -182,20 +164,22 @@ class PollSession:
             return PollFacts(
                 group,
                 joining if assignment is None else "",
-                self._is_handing_over and is_out and not self._is_polling,
-                len(places),
-                sum(place.paused for place in places.values()),
-                tuple(f"{topic}-{part}" for (topic, part), one in places.items() if one.is_full),
-                tuple(
+                hand_over=self._is_handing_over and is_out and not self._is_polling,
+                partitions=len(places),
+                paused=sum(place.paused for place in places.values()),
+                full=tuple(
+                    f"{topic}-{part}" for (topic, part), one in places.items() if one.is_full
+                ),
+                at_limit=tuple(
                     f"{owned.topic}-{owned.partition}"
                     for tp, owned in (assignment.owned if assignment else {}).items()
                     if tp in places and places[tp].is_at_limit(owned)
                 ),
-                in_doubt,
-                min(due) - now if due else None,
-                sum(len(place.retries) for place in places.values()),
-                sum(len(place.retries.parked) for place in places.values()),
-                "" if assignment is None else assignment.store.unanswered,
+                in_doubt=in_doubt,
+                next_due=min(due) - now if due else None,
+                pending=sum(len(place.retries) for place in places.values()),
+                parked=sum(len(place.retries.parked) for place in places.values()),
+                unanswered="" if assignment is None else assignment.store.unanswered,
             )
 
     def filtered(
@@ -310,7 +294,12 @@ class PollSession:
                 records = pending.get(tp, ())
                 for one in records:
                     place.retries.hold_back(
-                        one.offset, one.key_hash or 0, due, one.error, one.headers, one.key
+                        one.offset,
+                        one.key_hash or 0,
+                        due,
+                        one.error,
+                        headers=one.headers,
+                        key=one.key,
                     )
                 place.answer(OffsetRanges.from_offsets([one.offset for one in records]))
             self.lock.notify_all()
@@ -374,7 +363,7 @@ class PollSession:
                 lambda: (
                     self._polls != polls
                     or self._is_polling
-                    or self.closed.is_set()
+                    or self.calls.closed.is_set()
                     or not any(place.polled for place in self.places.values())
                 ),
                 timeout,
@@ -402,46 +391,6 @@ class PollSession:
         """Forgets what was handed out; the user gets the error from the next call."""
         self.drop()
 
-    # -- the end
-
-    def close(self) -> None:
-        """Hands out nothing more; calls that wait end with `AlreadyClosed`."""
-        with self.lock:
-            self.closed.set()
-            self.lock.notify_all()
-
-    def check_closed(self) -> None:
-        """Makes sure that the consumer is not closed.
-
-        Raises:
-            AlreadyClosed: It is.
-        """
-        if self.closed.is_set():
-            raise AlreadyClosed("the consumer")
-
-    def wake(self) -> None:
-        """Ends a `poll` that waits, or the next one, with `PollWokenUp`."""
-        with self.lock:
-            self._is_woken = True
-            self.lock.notify_all()
-
-    def check_woken(self) -> None:
-        """Makes sure that nobody has called `wake` since it was noticed last.
-
-        Raises:
-            PollWokenUp: Somebody has.
-        """
-        with self.lock:
-            is_woken, self._is_woken = self._is_woken, False
-        if is_woken:
-            raise PollWokenUp
-
-    def wait(self, timeout: float) -> None:
-        """Waits for some seconds, or until something changes."""
-        with self.lock:
-            if not (self.closed.is_set() or self._is_woken):
-                self.lock.wait(timeout)
-
     # -- holes
 
     def _look_for_absent(self, assignment: EpochAssignment) -> None:
@@ -452,9 +401,11 @@ class PollSession:
         unread = {tp: place.unread for tp, place in self.places.items() if place.unread}
         if unread and self._present is not None:
             threading.Thread(
-                target=self._forget_absent, args=(assignment, unread), daemon=True,
+                target=self._forget_absent,
+                args=(assignment, unread),
+                daemon=True,
                 name="coopconsume-holes",
-            ).start()  # fmt: skip
+            ).start()
 
     def _forget_absent(self, assignment: EpochAssignment, unread: Offsets) -> None:
         assert self._present is not None

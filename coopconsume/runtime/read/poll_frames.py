@@ -91,7 +91,15 @@ def poll_frame(
     if added and options.include_headers:
         read = read.withColumn("headers", F.expr(added_headers_sql(added)))
     return (
-        _polled_rows(read, spans, wanted, tasks, choose, key, f"{key_hash_sql(key)} AS key_hash")
+        _polled_rows(
+            read,
+            spans,
+            wanted=wanted,
+            tasks=tasks,
+            choose=choose,
+            key=key,
+            column=f"{key_hash_sql(key)} AS key_hash",
+        )
         .repartition(len(tasks), F.col("_task"))
         .sortWithinPartitions("topic", "partition", "offset")
         .select(*names, "key_hash")
@@ -110,9 +118,10 @@ def added_headers_sql(added: Mapping[tuple[str, int], Mapping[Headers, OffsetRan
             names = ", ".join(f"CAST(X'{name.encode().hex()}' AS STRING)" for name, _ in headers)
             pairs = ", ".join(
                 f"struct(CAST(X'{name.encode().hex()}' AS STRING) AS key, "
-                + ("CAST(NULL AS BINARY)" if value is None else f"X'{value.hex()}'") + " AS value)"
+                + ("CAST(NULL AS BINARY)" if value is None else f"X'{value.hex()}'")
+                + " AS value)"
                 for name, value in headers
-            )  # fmt: skip
+            )
             own = f"filter(headers, one -> NOT array_contains(array({names}), one.key))"
             none = "CAST(array() AS ARRAY<STRUCT<key: STRING, value: BINARY>>)"
             cases.append(
@@ -159,7 +168,9 @@ def poll_offsets(
 
     def look() -> pa.Table:
         read = read_spans(spark, options, spans, slices, headers=record_filter.needs_headers)
-        rows = _polled_rows(read, spans, wanted, tasks, choose, key, dealt)
+        rows = _polled_rows(
+            read, spans, wanted=wanted, tasks=tasks, choose=choose, key=key, column=dealt
+        )
         return rows.selectExpr(*columns).toArrow()
 
     table = retried(options, spans, look)

@@ -132,8 +132,11 @@ class TimestampOverflows:
             named = ", ".join(f"{r.topic}-{r.partition}@{r.offset}" for r in news[:_NAMED])
             log.warning(
                 "timestamps of %d records are out of Spark's range, and count as the nearest that "
-                "it has: %s%s", len(news), named, ", …" if len(news) > _NAMED else "",
-            )  # fmt: skip
+                "it has: %s%s",
+                len(news),
+                named,
+                ", …" if len(news) > _NAMED else "",
+            )
         return bool(news)
 
     def _forget_all_but(self, found: Iterable[SourceRow]) -> None:
@@ -194,9 +197,15 @@ def overflow_frame(spark: SparkSession, rows: Iterable[SourceRow], *, headers: b
         "millis bigint, timestampType int, headers array<struct<key: string, value: binary>>"
     )
     shown = [
-        "key", "value", "topic", "partition", "`offset`", "timestamp_millis(millis) AS timestamp",
-        "timestampType", *(["headers"] if headers else []),
-    ]  # fmt: skip
+        "key",
+        "value",
+        "topic",
+        "partition",
+        "`offset`",
+        "timestamp_millis(millis) AS timestamp",
+        "timestampType",
+        *(["headers"] if headers else []),
+    ]
     return spark.createDataFrame([row[:-1] for row in rows], schema).selectExpr(*shown)
 
 
@@ -250,7 +259,13 @@ def _row(record: Any, first: int | None = None) -> SourceRow:
     # Spark counts the types from -1 on, as the Java client does, and librdkafka from 0 on.
     (kind, timestamp), offset = record.timestamp(), record.offset()
     return SourceRow(
-        record.key(), record.value(), record.topic(), record.partition(), offset,
-        max(-LAST_MS, min(timestamp, LAST_MS)), kind - 1, message_headers(record),
-        offset if first is None else first,
-    )  # fmt: skip
+        record.key(),
+        record.value(),
+        topic=record.topic(),
+        partition=record.partition(),
+        offset=offset,
+        timestamp=max(-LAST_MS, min(timestamp, LAST_MS)),
+        timestamp_type=kind - 1,
+        headers=message_headers(record),
+        first=offset if first is None else first,
+    )

@@ -73,16 +73,39 @@ class FailureLog:
             if one.delay == math.inf:
                 parked.add(at)
                 then = f"parked after attempt {one.attempts}"
-                self._log("parked", at, one.key, one.error, then, one.attempts, one.trace)
+                self._log(
+                    "parked",
+                    at,
+                    key=one.key,
+                    error=one.error,
+                    then=then,
+                    attempt=one.attempts,
+                    trace=one.trace,
+                )
             elif self._is_first(at):
                 then = f"{tries(one.attempts)}, next in {one.delay:.3g} s"
-                self._log("retry", at, one.key, one.error, then, one.attempts, one.trace)
+                self._log(
+                    "retry",
+                    at,
+                    key=one.key,
+                    error=one.error,
+                    then=then,
+                    attempt=one.attempts,
+                    trace=one.trace,
+                )
         for letter in report.dead:
             at = letter.topic, letter.partition, letter.offset
             if at not in parked:
                 then = f"dead-lettered after attempt {letter.attempts}"
-                self._log("dead", at, letter.dealt_by, letter.reason, then, letter.attempts,
-                          letter.trace)  # fmt: skip
+                self._log(
+                    "dead",
+                    at,
+                    key=letter.dealt_by,
+                    error=letter.reason,
+                    then=then,
+                    attempt=letter.attempts,
+                    trace=letter.trace,
+                )
 
     def _is_first(self, at: tuple[str, int, int]) -> bool:
         if at in self._known:
@@ -122,8 +145,14 @@ class FailureLog:
             text += f"\n{kind.trace.rstrip()}"
             kind.trace = None
         facts = {
-            "topic": topic, "partition": partition, "offset": offset, "key": shown,
-            "error": error, "attempt": attempt, "outcome": outcome, "leftOut": kind.left_out,
-        }  # fmt: skip
+            "topic": topic,
+            "partition": partition,
+            "offset": offset,
+            "key": shown,
+            "error": error,
+            "attempt": attempt,
+            "outcome": outcome,
+            "leftOut": kind.left_out,
+        }
         kind.logged_at, kind.left_out = now, 0
         log.warning("%s", text, extra={"failure": facts})

@@ -48,11 +48,15 @@ def batch_facts(
         is_seen = started is None or started or has_reported
         found.append(
             BatchFacts(
-                running.number, now - running.begins_at, len(tasks), started,
-                now - max(heard), None if is_seen else _tasks_of_spark(spark, title),
-                running.oldest_call(now),
+                running.number,
+                now - running.begins_at,
+                slots=len(tasks),
+                started=started,
+                silent=now - max(heard),
+                tasks=None if is_seen else _tasks_of_spark(spark, title),
+                oldest_call=running.oldest_call(now),
             )
-        )  # fmt: skip
+        )
     return found
 
 

@@ -236,7 +236,14 @@ class Case:
     def _witness(self, record: int, reason: str, calls: Sequence[int] = ()) -> Witness:
         (topic, partition), offset, key = self.records.describe(record)
         quoted = sorted({int(self._calls[call]) for call in calls})
-        return Witness(topic, partition, offset, key, reason, tuple(map(self.history.call, quoted)))
+        return Witness(
+            topic,
+            partition,
+            offset=offset,
+            key=key,
+            reason=reason,
+            calls=tuple(map(self.history.call, quoted)),
+        )
 
     def _calls_of(self, record: int) -> list[int]:
         return [int(call) for call in np.flatnonzero(self._rec == record)]
@@ -286,7 +293,14 @@ class Case:
             reason = "called, but produced with another key"
             if self._row[index] < 0:
                 reason = "called, but never produced"
-            return Witness(call.topic, call.partition, call.offset, call.key, reason, (call,))
+            return Witness(
+                call.topic,
+                call.partition,
+                offset=call.offset,
+                key=call.key,
+                reason=reason,
+                calls=(call,),
+            )
 
         found = [
             Witness(topic, partition, offset, None, "pending or dead-lettered, but never produced")

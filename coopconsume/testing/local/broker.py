@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 import signal
 import socket
@@ -25,6 +24,7 @@ from coopconsume.testing.local.java import find_java
 from coopconsume.testing.local.process import STOP_TIMEOUT, BrokerProcess, BrokerResources, suspend
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping
 
     from kafka.admin import KafkaAdminClient
@@ -284,7 +284,8 @@ class LocalKafka(Closing):
         Raises:
             subprocess.TimeoutExpired: It took too long and was killed.
         """
-        command = [*self._jvm(find_java().path, self.jars, "256m"), class_name, *args]
+        jvm = broker_config.jvm_command(find_java().path, self.jars, "256m")
+        command = [*jvm, class_name, *args]
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
 
     def __enter__(self) -> Self:
@@ -310,7 +311,8 @@ class LocalKafka(Closing):
         try:
             folder = self._make_folder()
             with storage.locked(folder) as lock:
-                process = self._launch(folder, lock, self._jvm(java, jars, self._heap))
+                jvm = broker_config.jvm_command(java, jars, self._heap)
+                process = self._launch(folder, lock, jvm)
         except subprocess.TimeoutExpired:
             raise BrokerStartFailed(self._too_slow()) from None
         except OSError as error:
@@ -318,7 +320,7 @@ class LocalKafka(Closing):
         self._await_ready(process, deadline)
 
     def _launch(self, folder: Path, lock: int, jvm: list[str]) -> BrokerProcess:
-        port, controller_port, admin_port = self._choose_ports()
+        port, controller_port, admin_port = broker_config.chosen_ports(self._port)
         self._port = port
         extra = self._config
         if self._users is not None or self._certificate is not None:
@@ -353,18 +355,6 @@ class LocalKafka(Closing):
         if self._held.temporary is None:
             self._held.temporary = Path(tempfile.mkdtemp(prefix="coopconsume-kafka-"))
         return self._held.temporary
-
-    def _choose_ports(self) -> tuple[int, int, int]:
-        free = broker_config.free_ports(4)
-        if self._port is None:
-            return free[0], free[1], free[2]
-        if not broker_config.port_is_free(self._port):
-            raise BrokerStartFailed(
-                f"port {self._port} of {broker_config.HOST} is taken by another program; stop that "
-                "one or choose another port"
-            )
-        others = [port for port in free if port != self._port]
-        return self._port, others[0], others[1]
 
     def _await_ready(self, process: BrokerProcess, deadline: float) -> None:
         began = time.monotonic()
@@ -433,11 +423,6 @@ class LocalKafka(Closing):
             None if path is None else str(path),
             storage.tail(path, 20, start=self._log_start),
         )
-
-    @staticmethod
-    def _jvm(java: str, jars: list[Path], heap: str) -> list[str]:
-        class_path = os.pathsep.join(map(str, jars))
-        return [java, f"-Xmx{heap}", *broker_config.JVM_FLAGS, "-cp", class_path]
 
 
 def _setting(value: object) -> str:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
+import os
 import random
 import socket
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from coopconsume.errors import BrokerStartFailed
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 HOST = "127.0.0.1"
 
@@ -21,7 +24,7 @@ _PORTS = range(10_000, 16_000)
 _PORT_ATTEMPTS = 200
 
 # A broker that lives for minutes: the short start matters, the last percent of speed does not.
-JVM_FLAGS = (
+_JVM_FLAGS = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-XX:-UsePerfData",
@@ -71,6 +74,18 @@ def settings(
     }
 
 
+def jvm_command(java: str, jars: Iterable[Path], heap: str) -> list[str]:
+    """Returns the command line of a JVM, up to the class to run.
+
+    Args:
+        java: The program.
+        jars: Its class path.
+        heap: Its largest heap, in Java's notation.
+    """
+    class_path = os.pathsep.join(map(str, jars))
+    return [java, f"-Xmx{heap}", *_JVM_FLAGS, "-cp", class_path]
+
+
 def logging_flag(*, log4j1: bool) -> str:
     """Returns the JVM's option that names the broker's logging configuration.
 
@@ -104,6 +119,28 @@ def new_cluster_id() -> str:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not text.startswith("-"):  # Kafka avoids it too: it looks like an option
             return text
+
+
+def chosen_ports(port: int | None) -> tuple[int, int, int]:
+    """Returns the ports of a broker: for clients, for its controller and for administrators.
+
+    Args:
+        port: The port for clients; None: a free one.
+
+    Raises:
+        BrokerStartFailed: Another program has it.
+        OSError: No free ports were found.
+    """
+    free = free_ports(4)
+    if port is None:
+        return free[0], free[1], free[2]
+    if not port_is_free(port):
+        raise BrokerStartFailed(
+            f"port {port} of {HOST} is taken by another program; stop that one or choose another "
+            "port"
+        )
+    others = [one for one in free if one != port]
+    return port, others[0], others[1]
 
 
 def free_ports(count: int) -> list[int]:

@@ -10,11 +10,11 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from coopconsume.worker.channel.lease import Grants
 from coopconsume.worker.channel.messages import decode_report
-from coopconsume.worker.channel.spec import REPORT_EVERY, ChannelSpec
 from coopconsume.worker.channel.wire import (
     ASK,
     CALL,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
     from coopconsume.worker.channel.lease import At
+    from coopconsume.worker.channel.spec import ChannelSpec
     from coopconsume.worker.channel.wire import Identity
     from coopconsume.worker.host_locks import DriverLock
     from coopconsume.worker.report import SlotReport
@@ -82,16 +83,13 @@ class ChannelServer:
     All methods may be called from any thread, and none of them waits for a slot.
 
     Args:
-        secret: Random bytes of the job.
-        run: Identifies this run of the job; slots of other runs are refused.
+        spec: The channel that it opens, without its workers. Its port is to listen on; 0: any
+            free one.
         bind: Address to listen on.
-        host: Name or address under which workers reach this process.
-        port: To listen on; 0: any free one.
+        run: Identifies this run of the job; slots of other runs are refused.
         on_report: Called with each progressive report, in the server's thread.
         on_call: Called with batch, slot, and partition, offset and seconds of the oldest handler
             call of the slot if that takes long, else None; in that thread.
-        lease: Seconds after a renewal in which a slot may start records.
-        report_every: As of `ChannelSpec`.
         driver_lock: Of the driver; it is withdrawn before a slot gets a lease whose host does not
             know that it runs.
         lives_until: Called with batch and slot, in that thread: until when the process of the slot
@@ -103,32 +101,29 @@ class ChannelServer:
 
     def __init__(
         self,
-        secret: bytes,
-        run: str,
+        spec: ChannelSpec,
         bind: str,
-        host: str,
-        port: int,
+        run: str,
         on_report: Callable[[SlotReport], None],
         *,
-        lease: float,
-        report_every: float = REPORT_EVERY,
         on_call: Callable[[int, int, tuple[int, int, float] | None], None] = lambda *_: None,
         lives_until: Callable[[At], float] = lambda _: math.inf,
         driver_lock: DriverLock | None = None,
     ) -> None:
-        self._secret = secret
         self._run = run
         self._on_report = on_report
         self._on_call = on_call
         self._lives_until = lives_until
         self._driver_lock = driver_lock
-        self._listener = listen(bind, port)
-        self._spec = ChannelSpec(
-            plain_host(host), self._listener.getsockname()[1], secret, lease, report_every,
-            None if driver_lock is None else driver_lock.workers,
-        )  # fmt: skip
+        self._listener = listen(bind, spec.port)
+        self._spec = replace(
+            spec,
+            host=plain_host(spec.host),
+            port=self._listener.getsockname()[1],
+            workers=None if driver_lock is None else driver_lock.workers,
+        )
         self._lock = threading.Lock()
-        self._grants = Grants(lease)
+        self._grants = Grants(spec.lease)
         #: Messages to slots; those to slots without a connection are dropped.
         self._unsent: deque[tuple[At, Frame, bytes]] = deque()
         self._ended: deque[int] = deque()
@@ -307,7 +302,7 @@ class ChannelServer:
             if len(self._strangers) >= STRANGERS:
                 self._drop(self._least_wanted())
             deadline = time.monotonic() + HANDSHAKE_TIME
-            connection = _Connection(sock, DriverHandshake(self._secret, self._run), deadline)
+            connection = _Connection(sock, DriverHandshake(self._spec.secret, self._run), deadline)
             self._strangers[connection] = None
             self._selector.register(sock, selectors.EVENT_READ, connection)
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from commits.model import TopicPartition
     from coopconsume.worker.realtime.host_link import Lost
     from coopconsume.worker.realtime.log_reach import Start
-    from coopconsume.worker.realtime.spec import Ranges
     from coopconsume.worker.report import BatchSpec
 
 log = logging.getLogger(__name__)
@@ -58,14 +57,10 @@ class HostSource:
         link: The connection to the server; None: the slot reads without one.
         open_own: Opens the slot's own consumer, given where each partition is read from.
         places: (topic, partition) by index.
-        starts: The first offset to read, by partition; `NOTHING`: the slot reads the chunks that it
-            gets.
-        ranges: The slot's key ranges, by index of the partition.
+        state: Where the next records of each of the slot's partitions come from.
+        max_wait: `Fetch.max_wait`.
         start_time: Seconds for which it waits for the server at first.
         values: Reads the values of the server's records; None: the server has them.
-        ends: Offsets up to which the logs are known to reach, by index of the partition, for a slot
-            that gets chunks.
-        reached: How far the logs are known to reach in which leader epoch, by index.
     """
 
     def __init__(
@@ -73,20 +68,17 @@ class HostSource:
         link: HostLink | None,
         open_own: Callable[[Mapping[TopicPartition, Start]], KafkaSource],
         places: tuple[TopicPartition, ...],
-        starts: Mapping[TopicPartition, int],
-        ranges: Mapping[int, Ranges],
+        state: FetchState,
+        max_wait: float = MAX_WAIT,
         start_time: float = START_TIME,
         values: ValueReader | None = None,
-        ends: Mapping[int, int] | None = None,
-        reached: Mapping[int, OffsetAndEpoch] | None = None,
     ) -> None:
         self._link = link
         self._open_own = open_own
         self._places = places
-        self._index = {place: part for part, place in enumerate(places) if place in starts}
-        firsts = {part: starts[place] for place, part in self._index.items()}
-        self.state = FetchState(firsts, ranges, ends, reached)
-        self._max_wait = MAX_WAIT if ends is None else CHUNK_WAIT
+        self._index = {place: part for part, place in enumerate(places)}
+        self.state = state
+        self._max_wait = max_wait
         self._own: KafkaSource | None = None
         #: The partitions of the slot's own consumer, and the offset that it reads next of each.
         self._own_next: dict[int, int] = {}
@@ -253,18 +245,28 @@ def open_source(spec: BatchSpec, slot: int, starts: Mapping[TopicPartition, int]
     realtime = spec.realtime
     assert realtime is not None
     logs = dict(zip(spec.partitions, realtime.logs, strict=True))
+    firsts = {part: starts[at] for part, at in enumerate(spec.partitions) if at in starts}
     source = partial(
-        HostSource, open_own=partial(KafkaSource, realtime.kafka, logs), places=spec.partitions,
-        starts=starts, ranges=realtime.key_ranges[slot], ends=realtime.ends,
-        reached=realtime.reached,
-    )  # fmt: skip
+        HostSource,
+        open_own=partial(KafkaSource, realtime.kafka, logs),
+        places=spec.partitions,
+        state=FetchState(firsts, realtime.key_ranges[slot], realtime.ends, realtime.reached),
+        max_wait=MAX_WAIT if realtime.ends is None else CHUNK_WAIT,
+    )
     if not realtime.cache_bytes or spec.channel is None:
         return source(None)
     server = ServerSpec(
-        "", server_secret(spec.channel.secret), spec.run, realtime.cache_bytes,
-        realtime.kafka, spec.partitions, realtime.logs, spec.headers, realtime.record_filter,
-        realtime.cache_content,
-    )  # fmt: skip
+        path="",
+        secret=server_secret(spec.channel.secret),
+        run=spec.run,
+        limit=realtime.cache_bytes,
+        kafka=realtime.kafka,
+        places=spec.partitions,
+        logs=realtime.logs,
+        headers=spec.headers,
+        record_filter=realtime.record_filter,
+        content=realtime.cache_content,
+    )
     try:
         server = with_path(server)
     except OSError as error:

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from commits.fold import Answer, GroupState
+    from commits.fold import GroupState
+    from commits.partition_commits import Answer
 
 P0 = ("t", 0)
 FIRST = Epoch(1, "n")

@@ -147,7 +147,7 @@ def _calls(path: Path, stale: CommitStore) -> list[Callable[[], object]]:
     [
         ("commits.fold.GroupState.fold", slice(5)),
         ("commits.rows._event", slice(5)),
-        ("commits.path_engine._in_version", slice(3)),
+        ("commits.path_engine.in_version", slice(3)),
         ("commits.snapshot._group_from_event", slice(3)),
         ("pyarrow.concat_tables", slice(3)),
         ("commits.other_groups.rows_of_plain", slice(3, 4)),

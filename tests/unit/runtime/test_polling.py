@@ -107,12 +107,12 @@ def test_a_window_that_nobody_got_is_handed_out_next() -> None:
 def test_a_wakeup_ends_one_poll() -> None:
     """The one that waits, or the next one; the poll after that works."""
     session = PollSession()
-    session.check_woken()
-    session.wake()
-    session.wait(1e6)  # It does not wait.
+    session.calls.check_woken()
+    session.calls.wake()
+    session.calls.wait(1e6)  # It does not wait.
     with pytest.raises(PollWokenUp):
-        session.check_woken()
-    session.check_woken()
+        session.calls.check_woken()
+    session.calls.check_woken()
 
 
 def test_a_mapping_names_ranges_or_the_first_offset_that_is_not_done() -> None:
@@ -158,7 +158,7 @@ def test_a_host_does_not_know_who_works_on_polled_frames() -> None:
     )
     withdrawn = []
     lock = types.SimpleNamespace(withdraw=lambda: withdrawn.append(True))
-    poller.session.wake()
+    poller.session.calls.wake()
     with pytest.raises(PollWokenUp):
         poller.poll(types.SimpleNamespace(driver_lock=lock), 0.0)
     assert withdrawn == [True]

@@ -18,6 +18,7 @@ from coopconsume.worker.channel import server as servers
 from coopconsume.worker.channel.client import SlotChannel
 from coopconsume.worker.channel.messages import encode_chunks
 from coopconsume.worker.channel.server import ChannelServer
+from coopconsume.worker.channel.spec import ChannelSpec
 from coopconsume.worker.channel.wire import (
     TAKEN,
     Frame,
@@ -73,10 +74,11 @@ class Bench:
 
     def __init__(self, lease=60.0, bind="127.0.0.1", host=None, **more):
         self.reports, self.calls, self.takes = [], [], True
-        self.server = ChannelServer(
-            SECRET, "r", bind, host or bind, 0, self.report, lease=lease,
-            report_every=0.01, on_call=lambda *call: self.calls.append(call), **more,
-        )  # fmt: skip
+        spec = ChannelSpec(host or bind, 0, SECRET, lease, report_every=0.01)
+        self.server = ChannelServer(spec, bind, "r", self.report, on_call=self.call, **more)
+
+    def call(self, *call):
+        self.calls.append(call)
 
     def report(self, report):
         self.reports.append(report)

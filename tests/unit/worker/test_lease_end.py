@@ -17,6 +17,7 @@ from functools import partial
 import pytest
 
 from coopconsume.worker.channel.server import ChannelServer
+from coopconsume.worker.channel.spec import ChannelSpec
 from coopconsume.worker.process_timer import clock
 from tests.unit.worker.slot_harness import WAYS, prepared
 from tests.unit.worker.test_channel import until
@@ -40,10 +41,10 @@ class Driver:
 
     def __init__(self, run):
         self.sure_at, self.is_always_sure, self.grace = clock(), False, GRACE
+        spec = ChannelSpec("127.0.0.1", 0, SECRET, LEASE, report_every=0.02)
         self.server = ChannelServer(
-            SECRET, run, "127.0.0.1", "127.0.0.1", 0, lambda _: None, lease=LEASE,
-            report_every=0.02, lives_until=self.lives_until,
-        )  # fmt: skip
+            spec, "127.0.0.1", run, lambda _: None, lives_until=self.lives_until
+        )
 
     def lives_until(self, _at):
         if self.is_always_sure:

@@ -24,6 +24,7 @@ from coopconsume.testing.faults import recorded
 from coopconsume.testing.history import read_history
 from coopconsume.worker import async_runner, between_tasks, open_handlers, slot
 from coopconsume.worker.channel.server import ChannelServer
+from coopconsume.worker.channel.spec import ChannelSpec
 from coopconsume.worker.channel.watch import watch_driver
 from coopconsume.worker.frame_runner import FrameHandler
 from coopconsume.worker.handler_life import OpenFailed, SlotContext, has_life, shown_handler
@@ -491,7 +492,8 @@ def test_a_worker_that_waits_closes_its_handlers_at_the_end_of_the_session():
 
 def test_the_connection_to_the_driver_ends_with_the_query(monkeypatch):
     """Not with a batch; it gets no lease, and without the secret it is refused."""
-    server = ChannelServer(b"s" * 32, "r", "127.0.0.1", "127.0.0.1", 0, lambda _: None, lease=60.0)
+    here = "127.0.0.1"
+    server = ChannelServer(ChannelSpec(here, 0, b"s" * 32, 60.0), here, "r", lambda _: None)
     spec = server.spec()
     wrong = replace(spec, secret=b"x" * 32)
     assert watch_driver(wrong, "r", 3) is None

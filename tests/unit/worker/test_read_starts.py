@@ -78,7 +78,7 @@ def test_a_consumer_that_cannot_be_opened_is_an_error_of_its_source() -> None:
     def fails(_starts: object) -> KafkaSource:
         raise OSError(24, "Too many open files")
 
-    source = HostSource(None, fails, (("t", 0),), {("t", 0): 5}, {0: FULL})
+    source = HostSource(None, fails, (("t", 0),), FetchState({0: 5}, {0: FULL}))
     with pytest.raises(ReadFailed, match="cannot open its source: OSError"):
         source.poll(0.0, 1)
     schema = row_schema(headers=False, filters=False)

@@ -43,10 +43,13 @@ class Driver:
         self.reports, self.calls, self.alive = [], [], threading.Event()
         self.alive.set()
         self.server = ChannelServer(
-            SECRET, "", "127.0.0.1", "127.0.0.1", 0, self._report,
-            report_every=report_every, lease=lease, on_call=lambda *call: self.calls.append(call),
+            ChannelSpec("127.0.0.1", 0, SECRET, lease, report_every),
+            "127.0.0.1",
+            "",
+            self._report,
+            on_call=lambda *call: self.calls.append(call),
             driver_lock=driver_lock,
-        )  # fmt: skip
+        )
         self.takes = True
         self.is_over = threading.Event()
         self._thread = threading.Thread(target=self._renew)
