@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar
 
 from coopconsume.record import Record
 from coopconsume.state.value import State
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 V = TypeVar("V")
+RecordT_contra = TypeVar("RecordT_contra", contravariant=True)
+AnswerT_co = TypeVar("AnswerT_co", covariant=True)
 
 #: What asks for another outcome than done: `Retry`, `Reject`, or any other exception.
 Outcome = BaseException | type[BaseException]
@@ -28,15 +31,38 @@ Answer = (
     Mapping[str, Any] | Outcome | Iterable[Mapping[str, Any] | tuple[Any, ...] | Outcome] | None
 )
 _Answered = Answer | Coroutine[Any, Any, Answer]
-#: A handler of records, plain or ``async``, or its name as ``module:function``.
-Handler = Callable[[Record[K, V]], _Answered] | str
-#: A handler of records and the state of their keys, or its name.
-StateHandler = Callable[[Record[K, V], State], _Answered] | str
+
+
+class _Called(Protocol[RecordT_contra, AnswerT_co]):
+    """A handler that is an object."""
+
+    def __call__(self, given: RecordT_contra, /) -> AnswerT_co: ...
+
+
+class _CalledWithState(Protocol[RecordT_contra]):
+    """The same with the state of the record's key."""
+
+    def __call__(self, record: RecordT_contra, state: State, /) -> _Answered: ...
+
+
+CalledT = TypeVar("CalledT")
+#: A context manager whose entering returns the handler.
+_Managed = AbstractContextManager[CalledT, Any] | AbstractAsyncContextManager[CalledT, Any]
+#: An object or a class that is opened, for a handler of some type.
+_Alive = type[CalledT] | _Managed[CalledT] | type[_Managed[CalledT]]
+#: A handler of records, plain or ``async``, its class, a context manager of one, or its name as
+#: ``module:function``.
+Handler = Callable[[Record[K, V]], _Answered] | _Alive[_Called[Record[K, V], _Answered]] | str
+#: The same for a handler of records and the state of their keys.
+StateHandler = (
+    Callable[[Record[K, V], State], _Answered] | _Alive[_CalledWithState[Record[K, V]]] | str
+)
 #: What a frame handler returns: nothing, an outcome for all rows, a column, or a list with an
 #: outcome for each row.
 FrameAnswer = Outcome | Iterable[Any] | None
-#: A handler of frames, or its name. A frame is a `pyarrow.RecordBatch` or a pandas DataFrame.
-FrameFunction = Callable[[Any], FrameAnswer | Coroutine[Any, Any, FrameAnswer]] | str
+_FrameAnswered = FrameAnswer | Coroutine[Any, Any, FrameAnswer]
+#: The same for a handler of frames. A frame is a `pyarrow.RecordBatch` or a pandas DataFrame.
+FrameFunction = Callable[[Any], _FrameAnswered] | _Alive[_Called[Any, _FrameAnswered]] | str
 
 
 class OutcomeSettings(TypedDict, total=False):

@@ -118,6 +118,8 @@ class _FieldColumns:
             try:
                 hints = _hints_of(one)
                 self._types = [_type_of(hints[field], field) for field in self._attributes]
+            except RecursionError:
+                why = "it contains itself"
             except Exception as error:  # noqa: BLE001 - a name in an annotation may raise any
                 why = str(error)
         elif format == "arrow":

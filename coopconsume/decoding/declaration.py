@@ -6,22 +6,30 @@ import dataclasses
 import json
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from inspect import signature
+from functools import partial
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from coopconsume.decoding.registry import SchemaRegistryDecoder, with_context
 from coopconsume.decoding.shipping import make_ready
 from coopconsume.errors import InvalidOption
-from coopconsume.values.callables import NameNotFound, is_async, object_named
-from coopconsume.values.shown import clean, safely, shown
+from coopconsume.values.callables import (
+    NameNotFound,
+    is_async,
+    name_of,
+    object_named,
+    refused_call,
+)
+from coopconsume.values.shown import clean, safely
 
 T = TypeVar("T")
 
 #: A function of bytes, or of bytes, the topic of their record and its headers.
 Decode = Callable[..., Any]
+#: What JSON has.
+_OF_JSON = (dict, list, str, int, float, bool, NoneType)
 #: What becomes of null: the handler gets None, the record does not decode, or the function decides.
 Null = Literal["none", "refused", "decoded"]
 
@@ -41,6 +49,9 @@ class DecoderFactory:
     """
 
     make: Callable[[], Any]
+
+    def __repr__(self) -> str:
+        return f"DecoderFactory({name_of(self.make)})"
 
 
 #: A declaration of keys or values: a class that is read from JSON, a function of bytes, or one
@@ -108,7 +119,7 @@ def decoder_of(name: str, given: Any, *, connects: bool = True) -> FieldDecoder:
     Raises:
         InvalidOption: The declaration is unknown, or cannot be used here.
     """
-    label = given if isinstance(given, str) else _label(given)
+    label = label_of(given)
     found = _named(name, given) if isinstance(given, str) and ":" in given else given
     try:
         return _decoder_of(name, found, label, connects=connects)
@@ -128,14 +139,17 @@ def _named(name: str, text: str) -> Any:
     return found
 
 
-def _label(given: Any) -> str:
-    if isinstance(given, SchemaRegistryDecoder):
+def label_of(given: Any) -> str:
+    """Returns a declaration as text for people, without what it has: that may be a secret."""
+    if isinstance(given, str):
+        return clean(given)
+    if isinstance(given, SchemaRegistryDecoder | DecoderFactory):
         return repr(given)
     if get_origin(given) in (Union, UnionType):
-        return " | ".join("None" if one is NoneType else _label(one) for one in get_args(given))
+        return " | ".join("None" if one is NoneType else label_of(one) for one in get_args(given))
     if get_origin(given) is not None:
         return str(given)
-    return clean(safely(lambda: given.__qualname__)) or shown(given)
+    return name_of(given) if callable(given) else f"an object of type {name_of(given)}"
 
 
 def _decoder_of(name: str, given: Any, label: str, *, connects: bool) -> FieldDecoder:
@@ -148,35 +162,31 @@ def _decoder_of(name: str, given: Any, label: str, *, connects: bool) -> FieldDe
         made = with_context(given.made(), name) if connects else bytes
         return FieldDecoder(made, "none", None, label, needs_context=connects)
     if isinstance(given, DecoderFactory):
-        _check_call(name, given.make, label)
+        _check_call(name, label, given.make, (), "make")
         function = _made(name, given, label) if connects else bytes
         return _of_function(name, function, label)
     if isinstance(given, type) or get_origin(given) is not None:
         return _of_type(name, given, label, connects=connects)
     if not callable(given) or is_async(given):
         raise InvalidOption(name, label, _GIVE)
-    _check_call(name, given, label, b"")
+    _check_call(name, label, given, ("data",), "decode")
     return _of_function(name, given, label)
 
 
-def _check_call(name: str, function: Any, label: str, *arguments: bytes) -> None:
-    try:
-        found = signature(function)
-    except (TypeError, ValueError):
-        return  # Some functions of C have no signature.
-    try:
-        found.bind(*arguments)
-    except TypeError as error:
-        call = "decode(data)" if arguments else "make()"
-        raise InvalidOption(
-            name, label, f"it is called as {call}, and its parameters are {found}: {error}"
-        ) from error
+def _check_call(
+    name: str, label: str, function: Any, arguments: tuple[str, ...], call: str
+) -> None:
+    if wrong := refused_call(function, arguments, call):
+        raise InvalidOption(name, label, wrong)
 
 
 def _made(name: str, given: DecoderFactory, label: str) -> Decode:
-    made = given.make()
+    try:
+        made = given.make()
+    except Exception as error:
+        raise InvalidOption(name, label, f"{type(error).__name__}: {error}") from error
     if not callable(made) or isinstance(made, type) or is_async(made):
-        raise InvalidOption(name, label, f"it made {shown(made)}: return a function of bytes")
+        raise InvalidOption(name, label, f"it made {label_of(made)}: return a function of bytes")
     return made  # type: ignore[no-any-return]
 
 
@@ -190,17 +200,21 @@ def _of_function(name: str, function: Any, label: str) -> FieldDecoder:
 def _of_type(name: str, given: Any, label: str, *, connects: bool) -> FieldDecoder:
     """Returns the decoder of a class, or of one of several classes, from JSON."""
     members = get_args(given) if get_origin(given) in (Union, UnionType) else (given,)
+    kinds = [one for one in members if one is not NoneType]
     # Of a generic class, such as Page[Order], the class.
-    classes = [get_origin(one) or one for one in members if one is not NoneType]
+    classes = [get_origin(one) or one for one in kinds]
     if not all(isinstance(one, type) and (_is_pydantic(one) or _is_plain(one)) for one in classes):
         raise InvalidOption(name, label, _GIVE)
+    of_pydantic = any(map(_is_pydantic, classes))
     try:
-        decode = _json_decoder(given, pydantic=any(map(_is_pydantic, classes)))
+        decode = _json_decoder(given, pydantic=of_pydantic)
     except ImportError:
         raise
     except Exception as error:
         raise InvalidOption(name, label, f"{type(error).__name__}: {error}") from error
     if not connects:
+        if not of_pydantic:
+            _refuse_unreadable(name, label, kinds)
         make_ready(name, label, given)
     null: Null = "none" if NoneType in members else "refused"
     return FieldDecoder(decode, null, given, label)
@@ -215,6 +229,35 @@ def _json_decoder(given: Any, *, pydantic: bool) -> Callable[[bytes], Any]:
     import msgspec
 
     return msgspec.json.Decoder(given).decode
+
+
+def _refuse_unreadable(name: str, label: str, kinds: Sequence[Any]) -> None:
+    """Refuses classes with a part that msgspec reads from no JSON: no record would decode."""
+    from msgspec import inspect
+
+    rest: list[Any] = [*inspect.multi_type_info(kinds)]
+    seen: dict[int, Any] = {}
+    while rest:
+        one = rest.pop()
+        # A field that may be left out, or be something else, does without it.
+        is_needed = getattr(one, "required", True) and not isinstance(one, inspect.UnionType)
+        if id(one) in seen or not is_needed:
+            continue
+        seen[id(one)] = one
+        if isinstance(one, inspect.CustomType):
+            _refuse_custom(name, label, one.cls)
+            continue
+        parts = [getattr(one, field) for field in one.__struct_fields__]
+        parts += [each for part in parts if isinstance(part, tuple) for each in part]
+        rest += [part for part in parts if isinstance(part, inspect.Type | inspect.Field)]
+
+
+def _refuse_custom(name: str, label: str, kind: Any) -> None:
+    if not any(safely(partial(issubclass, of, kind)) for of in _OF_JSON):
+        raise InvalidOption(
+            name, label, f"msgspec reads no {name_of(kind)} from JSON: declare {label} as a model "
+            "or dataclass of pydantic, or give a function of bytes",
+        )  # fmt: skip
 
 
 def _is_pydantic(one: type) -> bool:

@@ -55,8 +55,12 @@ class SchemaRegistryDecoder:
         object.__setattr__(self, "registry", hide)
 
     def __repr__(self) -> str:
-        url = hidden(str(self.registry.get("url", "")))
-        return f"SchemaRegistryDecoder({self.format!r}, {url!r})"
+        return f"SchemaRegistryDecoder({self.format!r}, {self._shown('url')!r})"
+
+    def _shown(self, setting: str) -> str:
+        """Returns an address without its login, and nothing of any other setting."""
+        text = str(self.registry.get(setting, ""))
+        return hidden(text) if not text or "://" in text else "***"
 
     def check(self, name: str) -> None:
         """Checks the settings, without a connection.
@@ -79,7 +83,10 @@ class SchemaRegistryDecoder:
         except ImportError:
             raise
         except Exception as error:
-            why = hidden(f"{type(error).__name__}: {error}")
+            why = f"{type(error).__name__}: {error}"
+            for setting, given in self.registry.items():
+                # An error may quote a setting, such as an address that is none.
+                why = why.replace(str(given), self._shown(setting)) if str(given) else why
             raise InvalidOption(name, repr(self), f"{why}; correct the settings") from error
 
     def made(self) -> Callable[..., Any]:

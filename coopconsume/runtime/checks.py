@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
-from inspect import isasyncgenfunction, signature
+from inspect import isasyncgenfunction
 from typing import TYPE_CHECKING, Any
 
 from commits.places import is_named
 from coopconsume.decoding.columns import FrameDecoder
+from coopconsume.decoding.declaration import label_of
 from coopconsume.errors import HandlerNotUsable, InvalidOption
 from coopconsume.runtime.dispatch.batch import rates_of
 from coopconsume.runtime.pickling import unpicklable_part
@@ -17,10 +18,9 @@ from coopconsume.sinks.others import check_output
 from coopconsume.sinks.purgatory import purgatory_path
 from coopconsume.state.table import table_paths
 from coopconsume.table_places import TablePlace, refuse_nested
-from coopconsume.values.callables import NameNotFound
-from coopconsume.values.shown import shown
+from coopconsume.values.callables import NameNotFound, refused_call
 from coopconsume.worker.frame_runner import FrameHandler
-from coopconsume.worker.handler_life import function_of, has_life, shown_handler
+from coopconsume.worker.handler_life import enters, function_of, has_life, shown_handler
 from coopconsume.worker.slot import resolve_handler
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def check_decoding(decoding: Decoding | None, handler: Any = None) -> None:
         except Exception as error:
             why = f"it cannot be pickled ({type(error).__name__}: {error})"
             remedy = f"{why}: give DecoderFactory(…) of a function that makes it, or module:name"
-            raise InvalidOption(name, shown(given), remedy) from error
+            raise InvalidOption(name, label_of(given), remedy) from error
 
 
 def check_tables(
@@ -198,7 +198,7 @@ def check_handler(handler: Any, *, with_state: bool = False) -> None:
 
     named, shown = function_of(handler), shown_handler(handler)
     try:
-        found = resolve_handler(named)
+        found: Any = resolve_handler(named)
     except NameNotFound as error:
         raise HandlerNotUsable(shown, str(error), _BY_NAME) from error
     except Exception as error:
@@ -210,7 +210,7 @@ def check_handler(handler: Any, *, with_state: bool = False) -> None:
         if part is None:
             raise HandlerNotUsable(shown, why) from error
         raise HandlerNotUsable(shown, f"{part[0]}: {part[1]}", _IN_OPEN) from error
-    if not callable(found):
+    if not (callable(found) or enters(found)):
         raise HandlerNotUsable(shown, "it is not callable")
     arguments = ("frame",) if isinstance(handler, FrameHandler) else ("record",)
     wrong = _wrong_with(found, (*arguments, "state") if with_state else arguments)
@@ -223,9 +223,10 @@ def _wrong_with(function: Any, arguments: tuple[str, ...]) -> str:
     own: tuple[str, ...] = ()
     called = function
     if isinstance(function, type):
-        if not any("__call__" in base.__dict__ for base in function.__mro__):
+        is_called = any("__call__" in base.__dict__ for base in function.__mro__)
+        if not (is_called or enters(function)):
             return "it is a class whose instances cannot be called: define __call__"
-        if wrong := _refuses(function, (), function.__name__):
+        if wrong := refused_call(function, (), function.__name__):
             return f"{wrong}; give an instance, as {function.__name__}(…)"
         own, called = ("self",), function.__call__
     call = getattr(function, "__call__", None)  # noqa: B004 - a method's kind, not its being there
@@ -234,20 +235,6 @@ def _wrong_with(function: Any, arguments: tuple[str, ...]) -> str:
     if has_life(function):
         for name, argument in (("open", "slot"), ("close", "error")):
             method = getattr(function, name, None)
-            if callable(method) and (wrong := _refuses(method, (*own, argument), name)):
+            if callable(method) and (wrong := refused_call(method, (*own, argument), name)):
                 return f"{name}: {wrong}"
-    return _refuses(called, (*own, *arguments))
-
-
-def _refuses(function: Any, arguments: tuple[str, ...], name: str = "handler") -> str:
-    """Returns why a function does not take some arguments; empty if it does."""
-    try:
-        found = signature(function)
-    except (TypeError, ValueError):
-        return ""  # Some functions of C have no signature.
-    try:
-        found.bind(*arguments)
-    except TypeError as error:
-        call = f"{name}({', '.join(arguments)})"
-        return f"it is called as {call}, and its parameters are {found}: {error}"
-    return ""
+    return refused_call(called, (*own, *arguments), "handler")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
-from inspect import iscoroutinefunction
+from inspect import Signature, iscoroutinefunction, signature
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from coopconsume.values.shown import clean, safely
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,6 +40,52 @@ def object_named(text: str) -> Any:
     for part in name.split("."):
         found = getattr(found, part, None)
     return found
+
+
+def name_of(function: Any) -> str:
+    """Returns the name of a function or a class, or that of an object's class.
+
+    It has no arguments of a `functools.partial` and no attributes, as they may be secrets.
+    """
+    while isinstance(function, partial):
+        function = function.func
+    name = clean(safely(lambda: function.__qualname__))
+    return name or clean(safely(lambda: type(function).__qualname__)) or "an object"
+
+
+def refused_call(function: Any, arguments: tuple[str, ...], name: str) -> str:
+    """Returns why a function cannot be called with some arguments; empty if it can.
+
+    Args:
+        function: The function.
+        arguments: Names of the arguments, which are passed by their places.
+        name: What the call is named.
+    """
+    try:
+        found = signature(function)
+    except (TypeError, ValueError):
+        return ""  # Some functions of C have no signature.
+    try:
+        found.bind(*arguments)
+    except TypeError as error:
+        call = f"{name}({', '.join(arguments)})"
+        return f"it is called as {call}, and its parameters are {_without_defaults(found)}: {error}"
+    return ""
+
+
+class _Hidden:
+    """A default in a signature: that of a `functools.partial` may be a secret."""
+
+    def __repr__(self) -> str:
+        return "…"
+
+
+def _without_defaults(found: Signature) -> Signature:
+    hidden = _Hidden()
+    return found.replace(parameters=[
+        one if one.default is one.empty else one.replace(default=hidden)
+        for one in found.parameters.values()
+    ])  # fmt: skip
 
 
 def is_async(function: Any) -> bool:

@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from commits.secrets import hidden
 from coopconsume.backoff import Backoff
 from coopconsume.record import MAX_WAIT, Reject, Retry, exception_classes, usable_seconds
 from coopconsume.worker.handler_answers import only_leaf
@@ -114,8 +115,8 @@ class CircuitBreaker:
 
         Args:
             destination: What fails as one: a host, not an address with ids. It names the
-                destination in logs, reasons and dead letters, so an address must have no password.
-                Of more than 10,000 destinations, those that failed first are forgotten.
+                destination in logs, reasons and dead letters, an address without its login and its
+                signatures. Of more than 10,000 destinations, those that failed first are forgotten.
 
         Raises:
             TypeError: It cannot be a key of a dictionary.
@@ -153,7 +154,7 @@ class CircuitBreaker:
         wait = wait if wait > 0 else min(_TRIAL, self._pause)
         # Not all records of the destination at once.
         wait *= 1 + 0.1 * random.random()  # noqa: S311 - no secret
-        raise CircuitOpen(min(wait, MAX_WAIT), f"the circuit of {destination} is open")
+        raise CircuitOpen(min(wait, MAX_WAIT), f"the circuit of {_shown(destination)} is open")
 
     def end(self, destination: Hashable, error: BaseException | None, *, is_trial: bool) -> None:
         """Ends a call.
@@ -182,7 +183,7 @@ class CircuitBreaker:
                 self._failed(circuit, is_trial=is_trial)
                 state = f"open for {circuit.pauses.pause:g} s" if circuit.is_open else ""
         if state:
-            log.warning("the circuit of %s is %s", destination, state)
+            log.warning("the circuit of %s is %s", _shown(destination), state)
 
     def _failed(self, circuit: _Circuit, *, is_trial: bool) -> None:
         circuit.failures += 1
@@ -197,6 +198,10 @@ class CircuitBreaker:
         circuit = _Circuit(Backoff(self._pause, _LONGEST * self._pause))
         self._circuits[destination] = circuit
         return circuit
+
+
+def _shown(destination: Hashable) -> str:
+    return hidden(str(destination))
 
 
 class GuardedCall:

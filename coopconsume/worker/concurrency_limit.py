@@ -44,6 +44,7 @@ class ConcurrencyLimit:
         share: Calls at once in this process.
 
     Raises:
+        RuntimeError: As it is entered: a coroutine does it by ``with``, without ``async``.
         ValueError: The limit is no whole number, or is less than the number of slots.
     """
 
@@ -61,6 +62,9 @@ class ConcurrencyLimit:
         self._turns: deque[_Turn] = deque()
 
     def __enter__(self) -> None:
+        # A call that waits here would keep those from going on that it waits for.
+        if _is_on_loop():
+            raise RuntimeError("write `async with limit:` in a coroutine, not `with limit:`")
         if (turn := self._begin(None)) is not None:
             try:
                 turn.result()
@@ -119,3 +123,12 @@ class ConcurrencyLimit:
             is_given = turn.is_given
         if is_given:
             self._end()
+
+
+def _is_on_loop() -> bool:
+    """Whether an event loop calls."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

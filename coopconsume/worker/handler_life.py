@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
+from coopconsume.values.callables import name_of
 from coopconsume.worker.frame_runner import FrameHandler
 
 if TYPE_CHECKING:
@@ -48,18 +49,21 @@ def function_of(handler: Any) -> Any:
 
 
 def shown_handler(handler: Any) -> str:
-    """Returns a handler as text for people; an object that is opened may have secrets."""
+    """Returns a handler as text for people, without what it has: that may be a secret."""
     function = function_of(handler)
-    if isinstance(function, str):
-        return function
-    name = getattr(function, "__qualname__", None)
-    return str(name or (type(function).__qualname__ if has_life(function) else repr(function)))
+    return function if isinstance(function, str) else name_of(function)
 
 
 def has_life(handler: Any) -> bool:
     """Whether a handler is opened and closed: it is a class, or has methods for that."""
     function = function_of(handler)
     return isinstance(function, type) or bool(first_method(type(function), (*OPENING, *CLOSING)))
+
+
+def enters(handler: Any) -> bool:
+    """Whether a handler or a class is a context manager: entering it may return what is called."""
+    kind = handler if isinstance(handler, type) else type(handler)
+    return first_method(kind, OPENING) not in ("", "open")
 
 
 def first_method(kind: type, names: Iterable[str]) -> str:

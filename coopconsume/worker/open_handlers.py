@@ -170,12 +170,12 @@ def called(made: Any, entered: Any) -> Any:
     if iscoroutine(entered):
         entered.close()
         raise TypeError(f"{name} returned a coroutine: define it by async def")
-    if name == "open" or entered is None:
-        return made
-    if not callable(entered):
-        found = type(entered).__name__
-        raise TypeError(f"{name} returned {found}: return the handler, or nothing")
-    return entered
+    found = made if name == "open" or entered is None else entered
+    if not callable(found):
+        kind = type(entered).__name__
+        instead = "return the handler" if found is made else "return the handler, or nothing"
+        raise TypeError(f"{name} returned {kind}: {instead}")
+    return found
 
 
 def closed(made: Any, error: BaseException | None) -> Any:

@@ -26,7 +26,7 @@ from coopconsume.worker.crash_journal import CrashJournal, Deadline, journal_pat
 from coopconsume.worker.fail_stop import FailStop
 from coopconsume.worker.frame_runner import FrameHandler, FrameRunner, waiting
 from coopconsume.worker.handler_calls import watched
-from coopconsume.worker.handler_life import OpenFailed, has_life
+from coopconsume.worker.handler_life import OpenFailed, enters, has_life
 from coopconsume.worker.handler_logs import log_watcher
 from coopconsume.worker.handler_spans import export_spans, span_watcher
 from coopconsume.worker.host_locks import WorkerLock
@@ -83,7 +83,7 @@ def resolve_handler(handler: Handler | str) -> Handler:
     if not isinstance(handler, str):
         return handler
     found = object_named(handler)
-    if not callable(found):
+    if not (callable(found) or enters(found)):
         module, _, name = handler.partition(":")
         raise NameNotFound(f"{module} has no function {name}")
     return found  # type: ignore[no-any-return]

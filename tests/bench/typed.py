@@ -204,20 +204,23 @@ def _switched_off(records: int, turns: int, say: Callable[[str], None]) -> Repor
     plain, called = "plain handler", "object that is called"
     opened, spans = "object with open and close", "spans that the environment switches off"
     filtered = "plain handler, RecordLogFilter installed"
+    # As in each job: by it a slot has a journal for crashes.
+    run: dict[str, Any] = {"run": "bench"}
     sides: dict[str, Side] = {
-        plain: partial(cost, handler, batches),
-        "the same again": partial(cost, handler, batches),
-        spans: partial(_around, _without_spans, handler, batches, has_spans=True),
-        called: partial(cost, Called(), batches),
-        opened: partial(_around, _in_reused_worker, Opened(), batches, run="bench"),
-        filtered: partial(_around, _with_filter, handler, batches),
+        plain: partial(cost, handler, batches, **run),
+        "the same again": partial(cost, handler, batches, **run),
+        spans: partial(_around, _without_spans, handler, batches, has_spans=True, **run),
+        called: partial(cost, Called(), batches, **run),
+        opened: partial(_around, _in_reused_worker, Opened(), batches, **run),
+        filtered: partial(_around, _with_filter, handler, batches, **run),
     }
     report = Report(
         "Lifecycle, log context and spans",
-        f"{records:,} records of 100 bytes, empty handlers, measured as typed values are. Without "
-        "a `RecordLogFilter` and without spans the runner calls the handler itself, so the second "
-        "row repeats the first. The worker process is reused for all slots, as Spark does unless "
-        "`spark.python.worker.reuse` is false: the first one opens the handler.",
+        f"{records:,} records of 100 bytes, empty handlers, measured as typed values are, each "
+        "slot with its journal for crashes. Without a `RecordLogFilter` and without spans the "
+        "runner calls the handler itself, so the second row repeats the first. The worker process "
+        "is reused for all slots, as Spark does unless `spark.python.worker.reuse` is false: the "
+        "first one opens the handler.",
     )
     report.add_all(_turns(sides, turns, say), "µs/record")
     report.ratios = [

@@ -749,7 +749,7 @@ ANSWERS = [
     Mutant(
         "signature-not-looked-at",
         "A handler that cannot be called with one argument is refused at foreach.",
-        "coopconsume/runtime/checks.py",
+        "coopconsume/values/callables.py",
         "found.bind(*arguments)",
         "found.bind_partial()",
         (_ODD + "test_a_handler_that_cannot_be_called_with_a_record_is_refused",),

@@ -9,7 +9,29 @@ _FRAMES = "tests/unit/worker/test_typed_frames.py::"
 _REGISTRY = "tests/unit/decoding/test_schema_registry.py::"
 _ANSWERS = "coopconsume/worker/handler_answers.py"
 
+_HANDLERS = "tests/unit/worker/test_open_handlers.py::"
+_DECLARATIONS = "tests/unit/decoding/test_declarations.py::"
+
 DECODING = [
+    Mutant(
+        "unreadable-class-declared",
+        "A class with a part that no JSON decodes to is refused by foreach.",
+        "coopconsume/decoding/declaration.py",
+        "            _refuse_custom(name, label, one.cls)\n",
+        "",
+        (_DECLARATIONS + "test_an_unknown_declaration_is_refused_by_name",),
+    ),
+    Mutant(
+        "bound-argument-shown",
+        "Errors of declarations and handlers do not show the arguments of a functools.partial.",
+        "coopconsume/values/callables.py",
+        "one if one.default is one.empty else one.replace(default=hidden)",
+        "one",
+        (
+            _DECLARATIONS + "test_what_a_declaration_has_is_not_shown",
+            _HANDLERS + "test_a_handler_is_shown_without_its_attributes",
+        ),
+    ),
     Mutant(
         "error-of-a-decoder-looked-at-outside",
         "An error of a decoder that raises as it is looked at costs its record alone.",

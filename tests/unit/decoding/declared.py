@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Generic, TypeVar
+import pathlib
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import pydantic
@@ -26,6 +27,24 @@ class Order(Line):
     """A dataclass."""
 
     lines: list[Line] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class Loose:
+    """What msgspec cannot read here may be left out or be null, or is whatever JSON has."""
+
+    anything: object
+    parts: list[Any]
+    above: Loose | None = None
+    found: pathlib.Path = pathlib.Path()
+    perhaps: pathlib.Path | None = None
+
+
+@dataclasses.dataclass
+class Files:
+    """A dataclass with a class in it that msgspec cannot read."""
+
+    by_name: dict[str, list[pathlib.Path]]
 
 
 class Struct(msgspec.Struct):
@@ -54,6 +73,13 @@ class Page(msgspec.Struct, Generic[T]):
 
     amount: int
     rows: list[T] = []
+
+
+@dataclasses.dataclass
+class Mixed:
+    """A dataclass with a model in it."""
+
+    lines: list[Model]
 
 
 def number(data):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +17,18 @@ from coopconsume.record import Record, Reject, Retry
 from coopconsume.runtime.checks import check_decoding
 from coopconsume.runtime.trace import plain
 from tests.unit.decoding import declared
-from tests.unit.decoding.declared import Line, Model, Order, Page, PydanticOrder, Struct, number
+from tests.unit.decoding.declared import (
+    Files,
+    Line,
+    Loose,
+    Mixed,
+    Model,
+    Order,
+    Page,
+    PydanticOrder,
+    Struct,
+    number,
+)
 
 NAMES = "tests.unit.decoding.declared:"
 NESTED = b'{"amount": 1, "lines": [{"amount": 2}, {"amount": "x"}]}'
@@ -48,6 +61,11 @@ def decoded(given, data, *, name="value"):
         (f"{NAMES}number", b"12", 12),
         (f"{NAMES}FACTORY", b"12", 12),
         (f"{NAMES}Order", b'{"amount": 1}', Order(1)),
+        (
+            Loose,
+            b'{"anything": {"a": 1}, "parts": [1], "above": {"anything": 2, "parts": []}}',
+            Loose({"a": 1}, [1], Loose(2, [])),
+        ),
         ("json", None, None),
         ("text", None, None),
         (lambda data: data and int(data), None, None),
@@ -141,8 +159,11 @@ def test_an_error_that_a_connection_has_caused_is_not_the_records_fault():
         (list[Order], "list[", "give a pydantic model"),
         (int | None, "int | None", "give a pydantic model"),
         ("jsn", "jsn", "'json', 'text'"),
-        (5, "5", "give a pydantic model"),
-        (Order(1), "Order(amount=1", "give a pydantic model"),
+        (5, "an object of type int", "give a pydantic model"),
+        (Order(1), "an object of type Order", "give a pydantic model"),
+        (Files, "Files", "msgspec reads no Path from JSON: declare Files as a model or dataclass"),
+        (Files | None, "Files | None", "msgspec reads no Path from JSON"),
+        (Mixed, "Mixed", "msgspec reads no Model from JSON"),
         (declared.later, "later", "give a pydantic model"),
         (lambda: 1, "lambda", "it is called as decode(data)"),
         (DecoderFactory(number), "DecoderFactory", "it is called as make()"),
@@ -173,8 +194,38 @@ def test_what_cannot_be_pickled_is_refused_by_name():
 
 def test_what_a_factory_makes_must_decode():
     """The factory is called in the slot; what it makes there is checked there."""
-    with pytest.raises(InvalidOption, match="it made 5: return a function of bytes"):
+    with pytest.raises(InvalidOption, match="it made an object of type int: return a function of"):
         record_decoder(Decoding(value=DecoderFactory(lambda: 5)))
+
+
+def test_a_factory_that_fails_is_named():
+    """The job ends with this error."""
+    with pytest.raises(InvalidOption, match=r"DecoderFactory\(.*\): ZeroDivisionError: division"):
+        record_decoder(Decoding(value=DecoderFactory(lambda: 1 / 0)))
+
+
+def test_what_a_declaration_has_is_not_shown():
+    """Arguments of functions and attributes of objects may be secrets."""
+
+    def decode(data, other, *, token=None):
+        """It takes too much."""
+
+    def make(token, lock=None):
+        return number
+
+    lock = threading.Lock()
+    for given in (
+        partial(decode, token="4711"), DecoderFactory(partial(decode, token="4711")),
+        DecoderFactory(partial(make, token="4711", lock=lock)), partial(number, {"4711": lock}),
+        SimpleNamespace(token="4711"), [SimpleNamespace(token="4711")],
+    ):  # fmt: skip
+        with pytest.raises(InvalidOption) as caught:
+            check_decoding(Decoding(value=given))
+        assert "4711" not in str(caught.value)
+    assert repr(DecoderFactory(partial(make, token="4711"))).endswith("<locals>.make)")
+    factory = DecoderFactory(lambda: {"token": "4711"})
+    with pytest.raises(InvalidOption, match="it made an object of type dict"):
+        record_decoder(Decoding(value=factory))
 
 
 def test_a_process_makes_a_decoder_once():

@@ -189,6 +189,10 @@ def test_secrets_are_not_shown():
         check_decoding(Decoding(value=given))
     assert "4711" not in str(caught.value)
     assert "4711" not in repr(pickle.loads(pickle.dumps(given)).registry)
+    odd = SchemaRegistryDecoder("avro", {"url": "me:4711@registry", "basic.auth.user.info": ""})
+    with pytest.raises(InvalidOption, match=r"'\*\*\*'.*Invalid url \*\*\*") as caught:
+        check_decoding(Decoding(value=odd))
+    assert "4711" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pydantic
 from coopconsume import DecoderFactory, Record, Reject, Retry, RetryPolicy, SchemaRegistryDecoder
 
 if TYPE_CHECKING:
-    from coopconsume import CooperativeConsumer, State
+    from coopconsume import CooperativeConsumer, SlotContext, State
 
 
 @dataclasses.dataclass
@@ -84,6 +84,42 @@ def frame(batch: Any) -> list[Retry | None]:
     return [None] * len(batch)
 
 
+class Billing:
+    def open(self, slot: SlotContext) -> None: ...
+
+    def __call__(self, record: Record[bytes | None, Order]) -> None: ...
+
+    def close(self, error: BaseException | None) -> None: ...
+
+
+class Keyed:
+    async def __call__(self, record: Record[str, Order]) -> dict[str, int]:
+        return {"amount": record.value.amount}
+
+
+class Counted:
+    def __call__(self, record: Record[bytes | None, Order], state: State) -> None: ...
+
+
+class Frames:
+    async def __call__(self, frame: Any) -> list[Retry | None]:
+        return [None] * len(frame)
+
+
+class Entered:
+    def __enter__(self) -> Billing:
+        return Billing()
+
+    def __exit__(self, *given: object) -> None: ...
+
+
+class EnteredAsync:
+    async def __aenter__(self) -> Keyed:
+        return Keyed()
+
+    async def __aexit__(self, *given: object) -> None: ...
+
+
 def jobs(consumer: CooperativeConsumer) -> None:
     consumer.foreach(plain, concurrency=3, retry=RetryPolicy(undecodable="park"))
     consumer.foreach(row, output="/data/rows", output_schema="topic string")
@@ -103,6 +139,17 @@ def jobs(consumer: CooperativeConsumer) -> None:
     consumer.foreach(lambda record: show(record.key.amount), key=parse)
     consumer.foreach_with_state(counted, state_schema="long", state="/data/state", value=Order)
     consumer.foreach_frame(frame, max_records=10)
+    consumer.foreach(Billing(), value=Order)
+    consumer.foreach(Billing, value=Order)
+    consumer.foreach(Keyed, value=Order, key="text")
+    consumer.foreach_with_state(Counted(), state_schema="long", state="/data/state", value=Order)
+    consumer.foreach_with_state(Counted, state_schema="long", state="/data/state", value=Order)
+    consumer.foreach_frame(Frames())
+    consumer.foreach_frame(Frames, value=Order)
+    consumer.foreach(Entered(), value=Order)
+    consumer.foreach(Entered, value=Order)
+    consumer.foreach(EnteredAsync(), value=Order, key="text")
+    consumer.foreach(EnteredAsync, value=Order, key="text")
 
 
 def wrong_jobs(consumer: CooperativeConsumer) -> None:
@@ -122,4 +169,11 @@ def wrong_jobs(consumer: CooperativeConsumer) -> None:
     consumer.foreach_with_state(order, state_schema="long", state="x", value=Order)  # wrong: alone
     consumer.foreach_with_state(counted, state_schema="long", value=Order)  # wrong: without a state
     consumer.foreach_frame(number)  # wrong: a number is no answer
+    consumer.foreach(Billing)  # wrong: its values are bytes
+    consumer.foreach(Order, value=Order)  # wrong: its instances cannot be called
+    consumer.foreach(Counted, value=Order)  # wrong: they take a state, too
+    consumer.foreach(Entered())  # wrong: its values are bytes
+    consumer.foreach(lambda: None, value=Order)  # wrong: a function of nothing
+    consumer.foreach_with_state(Keyed, state_schema="long", state="x")  # wrong: they take none
+    consumer.foreach_frame(Order)  # wrong: its instances cannot be called
     RetryPolicy(undecodable="ignore")  # wrong: no such outcome

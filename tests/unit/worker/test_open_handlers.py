@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 import signal
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -185,6 +187,48 @@ def test_a_context_manager_serves_too(kind, handlers):
     assert words().count("call") == 10
     report = run(kind(7), "r2")
     assert report.end.open_error.endswith("returned int: return the handler, or nothing")
+
+
+class Entered:
+    """A context manager that is not called itself."""
+
+    def __init__(self, entered=None):
+        self.entered = entered
+
+    def __enter__(self):
+        return self.entered
+
+    def __exit__(self, *_):
+        EVENTS.append(("close", None))
+
+
+class AsyncEntered(Entered):
+    """The same on the event loop; a coroutine is called."""
+
+    async def __aenter__(self):
+        return super().__enter__()
+
+    async def __aexit__(self, *_):
+        super().__exit__(*_)
+
+
+@pytest.mark.parametrize("kind", [Entered, AsyncEntered])
+def test_a_context_manager_that_is_not_called_itself_returns_what_is(kind, handlers):
+    """If entering it returns nothing, that is an error of opening it, not of its records."""
+    called = []
+
+    async def coroutine(record):
+        called.append(record.offset)
+
+    for number, call in enumerate((lambda record: called.append(record.offset), coroutine)):
+        check_handler(kind(call))
+        assert done(run(kind(call), f"r{number}")) == list(range(10))
+    assert sorted(called) == sorted(2 * [*range(10)])
+    check_handler(kind)
+    check_handler(f"{__name__}:{kind.__name__}")
+    assert run(kind(), "r9").end.open_error.endswith("returned NoneType: return the handler")
+    handlers.close_all()
+    assert words() == ["close", "close"]
 
 
 def test_plain_functions_are_called_as_they_come(handlers):
@@ -583,6 +627,32 @@ def test_a_class_or_an_object_with_a_life_is_taken(handler):
     check_handler(handler)
 
 
+class Slots:
+    """A handler without a dictionary; one attribute is not set."""
+
+    __slots__ = ("absent", "client")
+
+    def __init__(self, client):
+        self.client = client
+
+    def __call__(self, record):
+        """Handles a record."""
+
+
+class Deeper(Slots):
+    """One with slots of a base class."""
+
+
+@dataclasses.dataclass
+class Secretive:
+    """A handler without a life; its representation has all that it has."""
+
+    token: str
+
+    def __call__(self, record):
+        """Handles a record."""
+
+
 def test_what_cannot_be_pickled_is_named():
     """An attribute of an object, a variable of a function; and where to create it."""
     handler = Takes("url")
@@ -600,11 +670,30 @@ def test_what_cannot_be_pickled_is_named():
         check_handler(uses_it)
     with pytest.raises(HandlerNotUsable, match=r"handler\.session"):
         check_handler(handler.open)
+    given = Slots(lock)
+    for handler in (given, given.__call__, Deeper(lock)):
+        with pytest.raises(HandlerNotUsable, match=r"handler\.client: TypeError: cannot pickle"):
+            check_handler(handler)
+    for given, part in ((partial(print, lock), "1"), (partial(print, file=lock), "file")):
+        with pytest.raises(HandlerNotUsable, match=rf"print .*: the argument {part}: TypeError"):
+            check_handler(given)
+    with pytest.raises(HandlerNotUsable, match="the variable lock: TypeError"):
+        check_handler(partial(uses_it))
 
 
 def test_a_handler_is_shown_without_its_attributes():
     """They may be secrets."""
     assert shown_handler(Takes("postgres://me:secret@host")) == "Takes"
+    assert shown_handler(Secretive("secret")) == "Secretive"
+    bound = partial(partial(Secretive.__call__, "secret"), other="secret")
+    assert shown_handler(bound) == "Secretive.__call__"
+
+    def bill(record, other, token=None):
+        """It takes too much."""
+
+    with pytest.raises(HandlerNotUsable, match=r"\(record, other, \*, token=…\)") as caught:
+        check_handler(partial(bill, token="secret"))
+    assert "secret" not in str(caught.value)
     assert shown_handler(FrameHandler(Plain, 5)) == "Plain"
     assert shown_handler("shop:Billing") == "shop:Billing"
 

@@ -214,6 +214,18 @@ def test_a_loop_that_is_closed_leaves_its_turn_to_the_next():
     assert limit._free == 1
 
 
+def test_a_coroutine_that_would_hold_up_its_loop_is_refused():
+    """By `with` it would keep the call from its end that it waits for."""
+    limit = ConcurrencyLimit(SLOTS, CONTEXT)
+
+    async def call():
+        with pytest.raises(RuntimeError, match="write `async with limit:` in a coroutine"), limit:
+            pass
+
+    asyncio.run(call())
+    assert limit._free == 1
+
+
 @pytest.mark.parametrize("limit", [SLOTS - 1, 0, 7.5, None])
 def test_a_limit_below_the_slots_is_refused(limit):
     """Each slot needs a call, so the limit would not hold."""
@@ -401,6 +413,19 @@ def test_a_destination_that_is_no_text_is_refused_by_name():
     for odd in (["h"], ("h", ["p"])):
         with pytest.raises(TypeError, match=rf"got a {type(odd).__name__}: give a text"):
             CircuitBreaker().to(odd)
+
+
+def test_an_address_is_shown_without_its_login(caplog):
+    """In the log and in the reason."""
+    breaker, to = CircuitBreaker(1), "https://me:4711@host/bills?token=4711"
+    with suppress(OSError), breaker.to(to):
+        raise OSError
+    with pytest.raises(
+        CircuitOpen, match=r"https://me:\*\*\*@host/bills\?token=\*\*\* is open"
+    ) as no:
+        breaker.begin(to)
+    assert "4711" not in f"{no.value}{caplog.text}"
+    assert "me:***@host" in caplog.text
 
 
 def test_two_calls_do_not_share_a_context():

@@ -222,9 +222,17 @@ class Odd:
     inner: int | str
 
 
+@dataclasses.dataclass
+class Nested:
+    """A class inside itself."""
+
+    inner: list[Nested]
+
+
 @pytest.mark.parametrize(
     ("given", "form", "why"),
     [
+        (Nested, "arrow", "it contains itself"),
         ("json", "arrow", "it has no columns of known types"),
         (lambda data: data, "arrow", "it has no columns of known types"),
         (Model | PydanticOrder, "arrow", "it has no columns of known types"),
