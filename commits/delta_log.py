@@ -183,7 +183,7 @@ class DeltaLog:
             AppendConflict: There is such a version; nothing was written.
         """
         with self._files.turn(files or {}) as left:
-            return self._put(actions, words, token, left, mode, conflicts)
+            return self._put(actions, words, token, left, mode=mode, conflicts=conflicts)
 
     def _put(
         self,

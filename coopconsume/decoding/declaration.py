@@ -255,9 +255,11 @@ def _refuse_unreadable(name: str, label: str, kinds: Sequence[Any]) -> None:
 def _refuse_custom(name: str, label: str, kind: Any) -> None:
     if not any(safely(partial(issubclass, of, kind)) for of in _OF_JSON):
         raise InvalidOption(
-            name, label, f"msgspec reads no {name_of(kind)} from JSON: declare {label} as a model "
+            name,
+            label,
+            f"msgspec reads no {name_of(kind)} from JSON: declare {label} as a model "
             "or dataclass of pydantic, or give a function of bytes",
-        )  # fmt: skip
+        )
 
 
 def _is_pydantic(one: type) -> bool:

@@ -109,11 +109,16 @@ class Failed:
             now_ms: The time by this process's clock, in milliseconds since 1970.
         """
         return cls(
-            pending.offset, pending.key_hash or 0, pending.attempts, now + pending.wait(now_ms),
-            pending.error, without_ordering_key(pending.headers), kept_key(pending),
-            pending.due_ms,
-            None if pending.since_ms is None else now - (now_ms - pending.since_ms) / 1000,
-        )  # fmt: skip
+            offset=pending.offset,
+            key_hash=pending.key_hash or 0,
+            attempts=pending.attempts,
+            due=now + pending.wait(now_ms),
+            error=pending.error,
+            headers=without_ordering_key(pending.headers),
+            key=kept_key(pending),
+            due_ms=pending.due_ms,
+            since=None if pending.since_ms is None else now - (now_ms - pending.since_ms) / 1000,
+        )
 
     @property
     def is_parked(self) -> bool:

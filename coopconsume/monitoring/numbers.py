@@ -235,8 +235,8 @@ TABLE_GAUGES = (
         "due",
         "coopconsume.commit_table.snapshot_due",
         "1",
-        "How far the table is on its way to the next snapshot: above 1, snapshots fail or nobody "
-        "writes them.",
+        "How far the table is on its way to the next snapshot: above 1.4, snapshots fail or "
+        "nobody writes them.",
     ),
 )
 #: The entries of ``durationMs``, by phase.

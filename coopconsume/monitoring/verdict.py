@@ -282,7 +282,7 @@ def _tasks(found: Condition, now: datetime) -> Iterator[Verdict]:
     if found.parked_count:
         yield Verdict(
             "action", "decision", _decision(found, now),
-            found.command("records list"), tuple(found.parked), found.parked_since,
+            found.command("records list"), tuple(found.parked), since=found.parked_since,
         )  # fmt: skip
 
 
@@ -330,9 +330,8 @@ def _held(found: Condition, now: datetime) -> Verdict:
     error = one_line(worst.error, _ERROR)
     sentence = f"Held by {names}: {error} ({tries(worst.attempts)}{due})"
     places = tuple(one.place for one in ordered[:5])
-    return Verdict(
-        "waiting", "failed", sentence, found.command("records list"), places, worst.since
-    )
+    command = found.command("records list")
+    return Verdict("waiting", "failed", sentence, command, places, since=worst.since)
 
 
 def _hangs(found: Condition, now: datetime) -> bool:
@@ -347,7 +346,8 @@ def _stalled(found: Condition, now: datetime) -> Verdict:
     if found.is_running:
         what = f"The handler of {some([one.name for one in places])} runs"
     sentence = f"{what}{_since(found.open_since, now)}: {_not_done(found.to_do)}"
-    return Verdict("waiting", "stalled", sentence, found.command("lag"), places, found.open_since)
+    command = found.command("lag")
+    return Verdict("waiting", "stalled", sentence, command, places, since=found.open_since)
 
 
 def _work(found: Condition, now: datetime, *, is_explained: bool) -> Iterator[Verdict]:

@@ -82,10 +82,12 @@ class _Hidden:
 
 def _without_defaults(found: Signature) -> Signature:
     hidden = _Hidden()
-    return found.replace(parameters=[
-        one if one.default is one.empty else one.replace(default=hidden)
-        for one in found.parameters.values()
-    ])  # fmt: skip
+    return found.replace(
+        parameters=[
+            one if one.default is one.empty else one.replace(default=hidden)
+            for one in found.parameters.values()
+        ]
+    )
 
 
 def is_async(function: Any) -> bool:

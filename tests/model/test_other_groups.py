@@ -25,8 +25,8 @@ from commits.entries import ROWS
 from commits.errors import CommitLogUnavailable, CommitTableFormat, CorruptCommitLog
 from commits.log import CommitLog
 from commits.other_groups import OtherGroups
-from commits.path_engine import PathEngine
 from commits.rows import Event, encode
+from commits.rows_file import RowFiles
 from commits.snapshot import snapshot_events
 from commits.table import open_table
 from commits.table_files import entry_name
@@ -220,7 +220,7 @@ def test_a_snapshot_of_others_has_nothing_folded(tmp_path: Path) -> None:
     two.commit(2)
     before = two.store.version()
     two.other.compact()
-    with mock.patch.object(PathEngine, "_rows", side_effect=AssertionError):
+    with mock.patch.object(RowFiles, "_read", side_effect=AssertionError):
         two.commit(2)
         assert two.store.version() == before + 3
     assert len(others._entries) == 5, "with the epoch"

@@ -218,5 +218,5 @@ def _record(
     return FailedRecord(
         tp[0], topic_id, tp[1], pending.offset, kept_key(pending), pending.key_hash,
         "parked" if pending.is_parked else "failed", pending.attempts, due, pending.error, decision,
-        since_of(pending),
+        since=since_of(pending),
     )  # fmt: skip

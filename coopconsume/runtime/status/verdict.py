@@ -117,9 +117,12 @@ def _failed(at: Mapping[str, Any], now: datetime) -> FailedRecord:
     place = RecordPlace(at["topic"], at["partition"], blocker["offset"], blocker["key"])
     seconds = blocker["failingSeconds"]
     return FailedRecord(
-        place, blocker["attempts"], blocker["error"], blocker["dueInSeconds"],
+        place,
+        blocker["attempts"],
+        blocker["error"],
+        blocker["dueInSeconds"],
         None if seconds is None else _ago(seconds, now),
-    )  # fmt: skip
+    )
 
 
 def _lost_member(described: Iterable[Mapping[str, Any]], now: datetime) -> LostMember | None:
