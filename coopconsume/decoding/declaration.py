@@ -13,7 +13,6 @@ from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from coopconsume.decoding.registry import SchemaRegistryDecoder, with_context
-from coopconsume.decoding.shipping import make_ready
 from coopconsume.errors import InvalidOption
 from coopconsume.values.callables import (
     NameNotFound,
@@ -114,7 +113,7 @@ def decoder_of(name: str, given: Any, *, connects: bool = True) -> FieldDecoder:
         name: ``key`` or ``value``.
         given: The declaration.
         connects: Whether clients of registries, and what factories make, are made. Without it the
-            declaration is only checked, and made ready to be pickled.
+            declaration is only checked.
 
     Raises:
         InvalidOption: The declaration is unknown, or cannot be used here.
@@ -212,10 +211,8 @@ def _of_type(name: str, given: Any, label: str, *, connects: bool) -> FieldDecod
         raise
     except Exception as error:
         raise InvalidOption(name, label, f"{type(error).__name__}: {error}") from error
-    if not connects:
-        if not of_pydantic:
-            _refuse_unreadable(name, label, kinds)
-        make_ready(name, label, given)
+    if not connects and not of_pydantic:
+        _refuse_unreadable(name, label, kinds)
     null: Null = "none" if NoneType in members else "refused"
     return FieldDecoder(decode, null, given, label)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from commits.places import is_named
 from coopconsume.decoding.columns import FrameDecoder
 from coopconsume.decoding.declaration import label_of
+from coopconsume.decoding.shipping import make_ready
 from coopconsume.errors import HandlerNotUsable, InvalidOption
 from coopconsume.runtime.dispatch.batch import rates_of
 from coopconsume.runtime.pickling import unpicklable_part
@@ -122,6 +123,7 @@ def check_decoding(decoding: Decoding | None, handler: Any = None) -> None:
     if isinstance(handler, FrameHandler):
         FrameDecoder(decoding, handler.format, connects=False)
     for name, given in decoding.declared.items():
+        make_ready(name, label_of(given), given)
         try:
             cloudpickle.dumps(given)
         except Exception as error:

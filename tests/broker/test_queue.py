@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 from confluent_kafka import Producer
@@ -180,11 +181,18 @@ def test_consumers_share_records_and_acknowledge_each(
 def test_typed_records_of_a_queue(kafka: LocalKafka, topic: TopicFactory, produce: Produce) -> None:
     """What does not decode is rejected with its bytes; a record is acknowledged as it was given."""
     name, letters = topic(1), topic(1)
-    produce(name, [(b"k", b"1"), (b"k", b"x"), (b"k", b"3")])
+    produce(name, [(b"k", b'{"amount": 1}'), (b"k", b"x"), (b"k", b'{"amount": 3}')])
     options = options_of(kafka, f"{name}-group", deadLetter=f"kafka:{letters}")
-    with QueueConsumer(options, name, value=lambda data: [int(data)], key="text") as queue:
+
+    class Order(msgspec.Struct):
+        """Of the program itself: no worker needs it."""
+
+        amount: int
+
+    with QueueConsumer(options, name, value=Order, key="text") as queue:
         records = polled(queue, 2)
-        assert [(r.offset, r.key, r.value) for r in records] == [(0, "k", [1]), (2, "k", [3])]
+        found = [(r.offset, r.key, r.value) for r in records]
+        assert found == [(0, "k", Order(1)), (2, "k", Order(3))]
         for record in records:
             queue.acknowledge(record)
         queue.commit()
