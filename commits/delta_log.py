@@ -180,7 +180,7 @@ class DeltaLog:
             conflicts: Whether it may not lie behind another version that it does not know.
 
         Raises:
-            AppendConflict: There is such a version; nothing was written.
+            AppendConflict: There is such a version; this one was not written. Files may be there.
         """
         with self._files.turn(files or {}) as left:
             return self._put(actions, words, token, left, mode=mode, conflicts=conflicts)

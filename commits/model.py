@@ -88,7 +88,7 @@ class Pending:
         return has_failed(self.attempts, self.error)
 
     def after(self, before: Pending | None) -> Pending:
-        """Return this row of a record with the time from which on it is as it is.
+        """Return this row of a record with the time since which it has failed or is parked.
 
         Args:
             before: Its row before; None: it had none.

@@ -66,8 +66,9 @@ class OtherGroups:
         return is_known and is_whole and is_of_one and (*clusters, *groups) not in self._followed
 
     def keep(self, entries: Mapping[int, VersionEntry]) -> None:
-        """Keep the rows of entries."""
-        for version, entry in entries.items():
+        """Keep the rows of entries, which are later than those that are kept."""
+        # They are not in order where the table was opened again, and rows fold by portions.
+        for version, entry in sorted(entries.items()):
             assert entry.rows is not None
             self._groups.add(_group_of(entry.rows))
             if not self.is_behind:

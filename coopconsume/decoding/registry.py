@@ -22,6 +22,8 @@ _CLASSES = {
     "json-schema": ("json_schema", "JSONDeserializer"),
     "protobuf": ("protobuf", "ProtobufDeserializer"),
 }
+#: Characters from which on a text of a setting is looked for in an error.
+_SHORT = 5
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,10 @@ class SchemaRegistryDecoder:
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
             for setting, given in self.registry.items():
-                # An error may quote a setting, such as an address that is none.
-                why = why.replace(str(given), self._shown(setting)) if str(given) else why
+                # An error may quote a setting, such as an address that is none. Short texts are
+                # in any error.
+                if isinstance(given, str) and len(given) >= _SHORT:
+                    why = why.replace(given, self._shown(setting))
             raise InvalidOption(name, repr(self), f"{why}; correct the settings") from error
 
     def made(self) -> Callable[..., Any]:

@@ -90,7 +90,8 @@ TERMS: Final = (
     Term("store", "commit table", _TABLES),
     Term("cluster", "Kafka cluster", _TABLES),
     Term(
-        "hash", "hash version", "version of the library", absent=str(HASH_VERSION), setting="hash",
+        # Members and groups of the first version say and note none.
+        "hash", "hash version", "version of the library", absent="1", setting="hash",
         at_start=Start.REFUSED,
     ),
     # Its note has a path as well: `coopconsume.state.note` compares and writes it at a start.
@@ -228,6 +229,8 @@ def _unlike(
     for term in TERMS:
         found, value = term.noted(settings, group), term.of(mine)
         if term.setting and value not in (None, found):
+            if term.at_start is Start.REFUSED and not store.state(group):
+                found = None  # Nothing depends on what a group without commits has noted.
             at_start = ORDERING_KEY.at_start if term is _SETTINGS and has_key else term.at_start
             yield term, found, value, at_start
 

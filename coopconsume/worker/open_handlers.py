@@ -77,7 +77,12 @@ class OpenHandler:
                 self._made, entered = opened(given, context)
             else:
                 self._made, entered = self._on_loop(opened_async(given, context), limit)
-            self.call = called(self._made, entered)
+            try:
+                self.call = called(self._made, entered)
+            except TypeError as error:
+                if not iscoroutine(entered):
+                    self.close(error)  # What was opened is not left open by each try.
+                raise
         except BaseException as error:  # SystemExit, too, is its own
             log.warning("handler %s cannot be opened", kind.__qualname__, exc_info=error)
             raise OpenFailed(error_text(error)) from None
@@ -250,7 +255,11 @@ class OpenHandlers:
         with _limited(limit, lambda: late(f"TimeoutError: it took longer than {limit:g} s")):
             found = OpenHandler(function_of(handler), context, limit)
         if spec.channel is not None:
-            found.driver = watch_driver(spec.channel, spec.run, slot)
+            try:
+                found.driver = watch_driver(spec.channel, spec.run, slot)
+            except BaseException as error:
+                found.close(error)
+                raise
         self._open[spec.run] = found
         return found
 

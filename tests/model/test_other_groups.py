@@ -20,7 +20,14 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import commits.log
-from commits import CommitStore, PartitionCommits, committing, entry_rows, other_groups
+from commits import (
+    CommitStore,
+    PartitionCommits,
+    committing,
+    entry_rows,
+    other_groups,
+    path_engine,
+)
 from commits.entries import ROWS
 from commits.errors import CommitLogUnavailable, CommitTableFormat, CorruptCommitLog
 from commits.log import CommitLog
@@ -133,15 +140,21 @@ class World:
     st.lists(TURN, min_size=10, max_size=40),
     st.sampled_from([1, 4, 1000]),
     st.sampled_from([1, 2, 16]),
+    st.sampled_from([2, 500]),
 )
 def test_what_was_set_aside_folds_to_the_same_state(
-    turns: list[Any], most: int, portion: int
+    turns: list[Any], most: int, portion: int, behind: int
 ) -> None:
-    """In every order of appends, looks, questions, snapshots, repairs and openings."""
+    """In every order of appends, looks, questions, snapshots, repairs and openings.
+
+    Who has more versions to read than `behind` opens the table from its last checkpoint.
+    """
     with (
         tempfile.TemporaryDirectory() as folder,
         mock.patch.object(other_groups, "MOST_ENTRIES", most),
         mock.patch.object(commits.log, "_PORTION", portion),
+        mock.patch.object(path_engine, "_MANY", behind),
+        mock.patch.object(path_engine, "CHECKPOINT_VERSIONS", 3),
     ):
         world = World(folder + "/commits")
         for turn in turns:
@@ -178,6 +191,23 @@ class Two:
         lines = [json.loads(line) for line in entry.read_text().splitlines()]
         lines[0]["commitInfo"][ROWS]["columns"][name] = values
         entry.write_text("\n".join(map(json.dumps, lines)))
+
+
+def test_rows_that_were_set_aside_are_folded_in_the_order_of_the_log(tmp_path: Path) -> None:
+    """Also after the table was opened again, which reads the entries after a checkpoint first."""
+    two = Two(tmp_path)
+    with (
+        mock.patch.object(path_engine, "CHECKPOINT_VERSIONS", 4),
+        mock.patch.object(path_engine, "_MANY", 2),
+    ):
+        two.commit(14)
+        two.theirs = two.other.open_epoch("theirs", {"m": [AT]}, previous=two.theirs)
+        two.commit(4)
+        two.store.version()
+    kept = two.store._log._others._entries
+    assert len(kept) > commits.log._PORTION
+    two.store.compact()
+    assert CommitStore.open(two.path).state("theirs") == {AT: PartitionCommits(18)}
 
 
 def test_rows_of_another_group_are_folded_once_somebody_asks(tmp_path: Path) -> None:

@@ -877,6 +877,14 @@ ANSWERS = [
         (_TURNS + "test_a_process_that_was_forked_in_a_turn_does_not_keep_it",),
     ),
     Mutant(
+        "rows-of-others-out-of-order",
+        "Rows that were set aside are folded in the order of the log.",
+        "commits/other_groups.py",
+        "in sorted(entries.items()):",
+        "in entries.items():",
+        (_OTHERS + "test_rows_that_were_set_aside_are_folded_in_the_order_of_the_log",),
+    ),
+    Mutant(
         "snapshot-folds-all-under-the-lock",
         "What a snapshot needs is folded in portions, and other calls are served between them.",
         "commits/log.py",

@@ -200,7 +200,7 @@ def test_secrets_are_not_shown():
     [
         (SchemaRegistryDecoder("xml", {"url": "http://r"}), "give one of avro, json-schema, proto"),
         (SchemaRegistryDecoder("avro", {}), "Missing required configuration property url"),
-        (SchemaRegistryDecoder("avro", {"url": "http://r", "ulr": 1}), "Unrecognized properties"),
+        (SchemaRegistryDecoder("avro", {"url": "http://r", "ulr": "e"}), "Unrecognized properties"),
         (SchemaRegistryDecoder("avro", {"url": "http://r"}, schema="{"), "correct the settings"),
         (SchemaRegistryDecoder("protobuf", {"url": "http://r"}), "give message="),
         (SchemaRegistryDecoder("avro", {"url": "http://r"}, message=Payment), "give message="),

@@ -11,6 +11,7 @@ import pytest
 from assignors import RoundRobinKeyRangeAssignor, Share, wire
 from commits import CommitStore, Epoch, Pending
 from coopconsume.errors import GroupRefused
+from coopconsume.group import agreement
 from coopconsume.group.agreement import TERMS, Start, agree, check, log_changes, terms_of
 from coopconsume.group.claiming import _agree
 from coopconsume.group.core import GroupCore
@@ -182,6 +183,7 @@ def test_a_group_has_the_terms_that_it_agreed_on(field, store):
     check(store, "another", {})
     assert store.version() == version
     if term.at_start is Start.REFUSED:
+        fail_a_record(store)
         with pytest.raises(GroupRefused, match="hash version 2, the group with 1; give the ver"):
             agree(store, "g", {field: second})
         with pytest.raises(GroupRefused, match="hash version 2, the group with 1; give the ver"):
@@ -192,6 +194,29 @@ def test_a_group_has_the_terms_that_it_agreed_on(field, store):
     if term.at_start is Start.SETTLED:
         with pytest.raises(GroupRefused, match="orderingKey topic, the group with none; s"):
             check(store, "g", {field: first})
+
+
+def test_a_later_version_hashes_for_groups_of_its_own(store, monkeypatch):
+    """The first version says and notes nothing: its members and its groups refuse the later one."""
+
+    def said(version):
+        monkeypatch.setattr(agreement, "HASH_VERSION", version)
+        terms = terms_of(Options.parse(OPTIONS), store, SimpleNamespace(cluster_id="c"))
+        return {"hash": terms["hash"]} if "hash" in terms else {}
+
+    assert set(lead(member(), {"a": {}, "b": said(1), "c": said(2)}).refused) == {"c"}
+    agree(store, "new", said(2))
+    check(store, "new", said(2))
+    agree(store, "g", said(1))
+    fail_a_record(store)
+    for group, version in ("g", 2), ("new", 1):
+        if group == "new":
+            epoch = store.open_epoch("new", {"m": [("t", 0)]}, previous=None)
+            store.commit("new", epoch, "m", {("t", 0): [(0, 0)]})
+        words = f"hash version {version}, the group with {3 - version}; give the version"
+        for call in agree, check:
+            with pytest.raises(GroupRefused, match=words):
+                call(store, group, said(version))
 
 
 @pytest.mark.parametrize(

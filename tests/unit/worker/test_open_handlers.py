@@ -187,6 +187,7 @@ def test_a_context_manager_serves_too(kind, handlers):
     assert words().count("call") == 10
     report = run(kind(7), "r2")
     assert report.end.open_error.endswith("returned int: return the handler, or nothing")
+    assert words()[-2:] == ["open", "close"], "what was entered is left"
 
 
 class Entered:
@@ -228,7 +229,7 @@ def test_a_context_manager_that_is_not_called_itself_returns_what_is(kind, handl
     check_handler(f"{__name__}:{kind.__name__}")
     assert run(kind(), "r9").end.open_error.endswith("returned NoneType: return the handler")
     handlers.close_all()
-    assert words() == ["close", "close"]
+    assert words() == ["close", "close", "close"]
 
 
 def test_plain_functions_are_called_as_they_come(handlers):
