@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import re
 import signal
@@ -43,6 +44,10 @@ os.environ.pop(COMMAND_CONFIG, None)
 # that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# kafka-python warns of turns of its loop that a busy machine makes long, in threads of clients that
+# many tests share: what a test says of its log would depend on it.
+logging.getLogger("kafka.net.selector").setLevel(logging.ERROR)
 
 # By default Spark and its Python give each other up after 15 s.
 os.environ.setdefault("SPARK_AUTH_SOCKET_TIMEOUT", "60")
