@@ -180,21 +180,8 @@ class DeltaLog:
             conflicts: Whether it may not lie behind another version that it does not know.
 
         Raises:
-            AppendConflict: There is such a version; this one was not written. Files may be there.
+            AppendConflict: There is such a version; nothing was written.
         """
-        with self._files.turn(files or {}) as left:
-            return self._put(actions, words, token, left, mode=mode, conflicts=conflicts)
-
-    def _put(
-        self,
-        actions: Sequence[Mapping[str, Any]],
-        words: Mapping[str, Any],
-        token: str,
-        files: Mapping[str, bytes],
-        mode: str,
-        conflicts: Callable[[VersionEntry], bool],
-    ) -> int:
-        """Do as `append` does, in the turn of this writer or without."""
         if not self._files.is_far:
             # A look costs nothing, and an entry that comes too late has waited for the disk.
             self._pass_by(conflicts)
@@ -202,7 +189,7 @@ class DeltaLog:
             version = self.version + 1
             written = [{"commitInfo": self._info(words, token, mode)}, *actions]
             data = _lines(written)
-            if self._files.create(entry_name(version), data, {} if tries else files):
+            if self._files.create(entry_name(version), data, {} if tries else files or {}):
                 entry = VersionEntry.of(written, data)
                 self._take(version, replace(entry, rows=None))  # the writer has its rows
                 return version

@@ -11,13 +11,13 @@ import logging
 import os
 import posixpath
 import re
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from commits.errors import UnsupportedTarget
-from commits.turns import lock, unlock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -232,14 +232,25 @@ def taking_turns(folder: Path | None, seconds: float = TURN_SECONDS) -> Iterator
     if folder is None:
         yield
         return
+    import fcntl  # not on Windows
+
     handle = os.open(folder, os.O_RDONLY)
     try:
-        if not lock(handle, seconds):
-            raise TimeoutError(f"others have been committing to {folder.parent} for {seconds:g} s")
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(
+                        f"others have been committing to {folder.parent} for {seconds:g} s"
+                    ) from None
+            time.sleep(0.01)
         try:
             yield
-        finally:
-            unlock(handle)
+        finally:  # closing is not enough: a forked process may have the handle as well
+            fcntl.flock(handle, fcntl.LOCK_UN)
     finally:
         os.close(handle)
 

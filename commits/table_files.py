@@ -23,8 +23,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
 
 from commits.errors import UnsupportedTarget
 from commits.places import local_folder
-from commits.repeat_options import REPEATS_OF
-from commits.turns import Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,11 +49,17 @@ _PAGE: Final = 1_000  # names of a listing that one request of a store returns
 ONE_BY_ONE: Final = 16  # files on a local disk up to which one thread reads them
 _READERS: Final = 16
 _TOGETHER: Final = 64  # files of an append that are open at once
-_SMALL: Final = 1 << 20  # bytes of files that are written together with an entry, in a turn
 _NO_FILES: Final[Mapping[str, bytes]] = MappingProxyType({})
 
 T = TypeVar("T")
 R = TypeVar("R")
+#: Units of durations, in seconds.
+_NAMES_OF_UNITS: Final = (
+    ("ns nsec", 1e-9), ("us usec", 1e-6), ("ms msec millis", 1e-3),
+    ("s sec secs second seconds", 1.0), ("m min mins minute minutes", 60.0),
+    ("h hr hrs hour hours", 3_600.0),
+)  # fmt: skip
+_UNITS: Final = {word: seconds for words, seconds in _NAMES_OF_UNITS for word in words.split()}
 
 
 class TableFiles(ABC):
@@ -92,18 +96,6 @@ class TableFiles(ABC):
     def create(self, name: str, data: bytes, files: Mapping[str, bytes] = _NO_FILES) -> bool:
         """Write a file that does not exist, after others of new names; return whether it was."""
 
-    @contextmanager
-    def turn(self, files: Mapping[str, bytes]) -> Iterator[Mapping[str, bytes]]:
-        """Have a turn among the writers of this host, where there are turns.
-
-        Args:
-            files: Files of new names, which may be written before it.
-
-        Yields:
-            Those that were not written.
-        """
-        yield files
-
     @abstractmethod
     def remove(self, name: str) -> None:
         """Remove a file."""
@@ -131,7 +123,6 @@ class DiskFiles(TableFiles):
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
-        self._turn = Turn(self._folder)
 
     def prepare(self) -> None:
         """Create the folder of the table's log, and those that it is in."""
@@ -152,22 +143,6 @@ class DiskFiles(TableFiles):
         """Write a file of a new name, in new folders of the table if need be."""
         self._write({name: data})
 
-    @contextmanager
-    def turn(self, files: Mapping[str, bytes]) -> Iterator[Mapping[str, bytes]]:
-        """Have a turn, from here to the first file that is created.
-
-        Large files are written before it, and others if somebody else has it.
-        """
-        is_small = sum(map(len, files.values())) <= _SMALL
-        try:
-            if not (is_small and self._turn.take(0)):
-                self._write(files)
-                files = _NO_FILES
-                self._turn.take()
-            yield files
-        finally:
-            self._turn.end()
-
     def create(self, name: str, data: bytes, files: Mapping[str, bytes] = _NO_FILES) -> bool:
         """Write a file that does not exist; return whether it was written."""
         path = self._folder / name
@@ -175,7 +150,6 @@ class DiskFiles(TableFiles):
         try:
             self._write(files, (draft, data))
             os.link(draft, path)
-            self._turn.end()  # Others see the file: it need not be durable for their turn.
         except FileExistsError:
             return False
         except OSError as error:
@@ -412,12 +386,43 @@ def _settings(options: dict[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
         bare = _bare(name)
         if bare in _CLIENT.split():
             client[bare] = value
-        elif name in REPEATS_OF and name in options:  # as `deltalake` takes them: no other spelling
+        elif name in _REPEATED and name in options:  # as `deltalake` takes them: no other spelling
             of, _, key = name.rpartition(".")
-            (backoff if of else retry)[key] = REPEATS_OF[name](value)
+            (backoff if of else retry)[key] = _REPEATED[name](value)
         elif name in options:  # the library reads the environment itself
             config = {k: v for k, v in config.items() if _bare(k) != bare} | {name: value}
     return config, {"client_options": client, "retry_config": retry}
+
+
+def _duration(text: str) -> timedelta:
+    """Return a duration such as `30s`, `500ms` or `1m 30s`, as `deltalake` reads it."""
+    parts = re.findall(r"(\d+)\s*([a-z]+)\s*", text)
+    if not parts or re.sub(r"\d+\s*[a-z]+\s*", "", text) or {u for _, u in parts} - {*_UNITS}:
+        raise ValueError(f'failed to parse "{text}" as a duration such as 30s')
+    return timedelta(seconds=sum(int(number) * _UNITS[unit] for number, unit in parts))
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch(r"\d{1,9}", text):
+        raise ValueError(f'failed to parse "{text}" as a number such as 10')
+    return int(text)
+
+
+def _base(text: str) -> float:
+    with suppress(ValueError):
+        if (base := float(text)) > 1:  # by 1 the library ends a thread of its own
+            return base
+    raise ValueError(f'failed to parse "{text}" as a number above 1 such as 2')
+
+
+#: Options of repeats of a request.
+_REPEATED: Final[dict[str, Callable[[str], Any]]] = {
+    "max_retries": _count,
+    "retry_timeout": _duration,
+    "backoff_config.init_backoff": _duration,
+    "backoff_config.max_backoff": _duration,
+    "backoff_config.base": _base,
+}
 
 
 #: Options of credentials that the library takes by itself, and what names a profile of AWS.

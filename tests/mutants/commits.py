@@ -15,7 +15,6 @@ _OVERFLOW = "tests/unit/runtime/test_timestamp_overflow.py::"
 _TABLE = "tests/unit/commits/test_commit_table.py::"
 _SILENCE = "tests/unit/commits/test_silence.py::"
 _TABLE_FILES = "tests/unit/commits/test_table_files.py::"
-_TURNS = "tests/unit/commits/test_turns.py::"
 _MEMBER = "tests/unit/group/test_group_member.py::"
 _JOB_SLOTS = "tests/model/test_job_slots.py::"
 _DELTA_LOG = "tests/model/test_delta_log.py::"
@@ -843,38 +842,6 @@ ANSWERS = [
         (
             "tests/unit/commits/test_commit_snapshots.py::test_the_writer_of_a_snapshot_writes_the_next_one",
         ),
-    ),
-    Mutant(
-        "turn-until-the-folder-is-synced",
-        "The turn of a writer ends as soon as others see its entry.",
-        "commits/table_files.py",
-        "self._turn.end()  # Others",
-        "pass  # Others",
-        (_TURNS + "test_a_turn_ends_before_the_folder_is_synced",),
-    ),
-    Mutant(
-        "large-files-in-a-turn",
-        "Large files are written before the turn of their writer.",
-        "commits/table_files.py",
-        "if not (is_small and self._turn.take(0)):",
-        "if not self._turn.take(0):",
-        (_TURNS + "test_large_files_are_written_before_a_turn",),
-    ),
-    Mutant(
-        "frozen-writer-holds-up-each-append",
-        "A process that is frozen while it has the turn holds up each other one once.",
-        "commits/turns.py",
-        "0 if self._is_stuck else within",
-        "within",
-        (_TURNS + "test_a_frozen_writer_holds_up_each_other_one_once",),
-    ),
-    Mutant(
-        "turn-of-a-forked-process",
-        "A process that was forked during a turn does not keep it.",
-        "commits/turns.py",
-        "                unlock(self._handle)",
-        "                pass",
-        (_TURNS + "test_a_process_that_was_forked_in_a_turn_does_not_keep_it",),
     ),
     Mutant(
         "rows-of-others-out-of-order",

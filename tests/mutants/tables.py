@@ -38,7 +38,7 @@ TABLES = [
             (
                 "repeats-by-other-limits",
                 "Repeats of a request have the limits that the options name.",
-                "(backoff if of else retry)[key] = REPEATS_OF[name](value)",
+                "(backoff if of else retry)[key] = _REPEATED[name](value)",
                 "pass",
                 "test_a_store_that_refuses_is_asked_again_as_often_as_is_said",
             ),
