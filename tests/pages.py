@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
+import click
 from click.testing import CliRunner
 from packaging.requirements import Requirement
 
@@ -291,7 +292,9 @@ class Reader:
 
     def _create_topics(self, arguments: list[str]) -> None:
         """Creates the topics of ``coopconsume broker`` on the broker that runs already."""
-        context = main.commands["broker"].make_context("broker", arguments)
+        # Of the program: a command keeps the names that its help had first.
+        program = click.Context(main, info_name="coopconsume", **main.context_settings)
+        context = main.commands["broker"].make_context("broker", arguments, program)
         from kafka.errors import TopicAlreadyExistsError
 
         for name, partitions in context.params["topics"].items():

@@ -101,7 +101,9 @@ def test_new_records_under_old_offsets_are_not_considered_done(
     assert assignment.logs.follow_cut() is None
     assert "offsets 10 to 19 of t-0" in caplog.text
     live.leave()
-    assert live.store.history("live")[-2]["kind"] == "truncation"
+    # A renewal of the lease may come between the two.
+    kinds = [one["kind"] for one in live.store.history("live") if one["kind"] != "commit"]
+    assert kinds[-2:] == ["truncation", "release"]
 
     with pytest.raises(DataLoss) as caught:
         member(broker, tmp_path, "next")

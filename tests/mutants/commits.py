@@ -143,7 +143,7 @@ COMMITS = [
         "rows-written-twice",
         "The rows of an append are written once, however often its entry comes too late.",
         "commits/delta_log.py",
-        "{} if tries else files)",
+        "{} if tries else files or {})",
         "files)",
         (_DELTA_LOG + "test_each_append_is_once_in_one_order_and_no_answer_is_wrong",),
     ),
