@@ -71,8 +71,8 @@ _BROKER = {
 #: Tests of Spark that only start programs with a session of their own, and those of queues: of the
 #: three places theirs would end first.
 _PROGRAMS = {
-    *("test_chaos.py", "test_cli_run.py", "test_demo.py", "test_kill.py", "test_spark_submit.py"),
-    *("test_standalone_cluster.py", "test_wheel.py"),
+    *("test_chaos.py", "test_cli_run.py", "test_container.py", "test_demo.py", "test_kill.py"),
+    *("test_spark_submit.py", "test_standalone_cluster.py", "test_wheel.py"),
     *("test_queue.py", "test_queue_chaos.py", "test_queue_logs.py"),
 }
 #: Tests with a session that run behind those of the broker, as the other ones take longer.

@@ -96,6 +96,10 @@ SET_APART: Final = (
     SetApart("docs/how-to/deploy-on-a-cluster.md", "spark-submit --master k8s", "needs Kubernetes"),
     SetApart("docs/how-to/deploy-on-a-cluster.md", "pip wheel", "needs an account of Databricks"),
     SetApart(
+        "docs/how-to/deploy-in-containers.md", WHOLE, "needs Docker and Kubernetes",
+        "tests/spark/test_container.py::test_an_executor_does_a_drivers_work",
+    ),
+    SetApart(
         "docs/how-to/failed-records.md", "place=(", "needs records that fail for ever",
         "tests/spark/test_decisions.py::"
         "test_failed_records_are_decided_on_while_the_job_runs",
