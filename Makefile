@@ -26,6 +26,8 @@ $(VENV)/.ready: $(VENV)/.ready-demo
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[spark,demo,notebook,dev,docs]' '$(SPARK)'
 	@echo "==> the Azure emulator of the tests"
 	@-$(BIN)/python -m tests.azurite
+	@echo "==> the YARN of the tests"
+	@$(BIN)/python -m tests.yarn
 	@echo "==> an archive of Kafka's classes, with which the brokers of the tests start faster"
 	@$(BIN)/python -m tests.jvm
 	@touch $@

@@ -72,7 +72,7 @@ _BROKER = {
 #: three places theirs would end first.
 _PROGRAMS = {
     *("test_chaos.py", "test_cli_run.py", "test_container.py", "test_demo.py", "test_kill.py"),
-    *("test_spark_submit.py", "test_standalone_cluster.py", "test_wheel.py"),
+    *("test_spark_submit.py", "test_standalone_cluster.py", "test_wheel.py", "test_yarn.py"),
     *("test_queue.py", "test_queue_chaos.py", "test_queue_logs.py"),
 }
 #: Tests with a session that run behind those of the broker, as the other ones take longer.

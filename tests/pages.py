@@ -92,7 +92,10 @@ SET_APART: Final = (
         "tests/spark/test_standalone_cluster.py::"
         "test_a_killed_executor_costs_what_was_in_flight",
     ),
-    SetApart("docs/how-to/deploy-on-a-cluster.md", "spark-submit --master yarn", "needs YARN"),
+    SetApart(
+        "docs/how-to/deploy-on-a-cluster.md", "spark-submit --master yarn", "needs YARN",
+        "tests/spark/test_yarn.py::test_an_executor_and_then_the_driver_are_killed",
+    ),
     SetApart("docs/how-to/deploy-on-a-cluster.md", "spark-submit --master k8s", "needs Kubernetes"),
     SetApart("docs/how-to/deploy-on-a-cluster.md", "pip wheel", "needs an account of Databricks"),
     SetApart(
