@@ -86,10 +86,9 @@ class RecordDecoder:
         if with_state:
             return lambda record, state: handler(decoded(record), state)
         call = self._before(handler)
-        if any(field.needs_context for field in self._of.values()):
-            return call
         decode = {name: field.decode for name, field in self._of.items()}
-        return with_parts(call, HandlerParts(handler, decode))
+        with_context = [name for name, field in self._of.items() if field.needs_context]
+        return with_parts(call, HandlerParts(handler, decode, with_context))
 
     def _before(self, handler: Callable[[Record[Any, Any]], Any]) -> Callable[[Fields], Any]:
         """Returns a function that decodes a record before it calls a handler with it."""

@@ -16,7 +16,7 @@ from coopconsume.testing.history.recorder import outcome_of
 from coopconsume.values.callables import is_async
 from coopconsume.worker.frame_runner import FrameHandler
 from coopconsume.worker.handler_answers import as_rows, error_text
-from coopconsume.worker.handler_life import has_life, lives_on_loop
+from coopconsume.worker.handler_life import SlotContext, enters, has_life, lives_on_loop
 from coopconsume.worker.open_handlers import called, closed, closed_async, opened, opened_async
 from coopconsume.worker.slot import current_slot
 
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
     from coopconsume.record import Record
     from coopconsume.testing.history import RecordedCall
-    from coopconsume.worker.handler_life import SlotContext
+
+
+#: Context managers get no slot.
+_NO_SLOT = SlotContext(0, "", "", "")
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,36 @@ class _CoroutineLife(_LoopLife, _FaultyCoroutine):
     pass
 
 
+class _Manager:
+    """Enters a context manager as a slot does: only what that returns is known to be async."""
+
+    def __init__(self, manager: Any, recorder: Recorder, faults: Any) -> None:
+        self._manager = manager
+        self._recorder = recorder
+        self._faults = faults
+
+    def __enter__(self) -> _Faulty:
+        self._made, entered = opened(self._manager, _NO_SLOT)
+        return self._entered(entered)
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        closed(self._made, error)
+
+    def _entered(self, entered: Any) -> _Faulty:
+        handler = called(self._made, entered)
+        kind = _FaultyCoroutine if is_async(handler) else _Faulty
+        return kind(handler, self._recorder, self._faults)
+
+
+class _AsyncManager(_Manager):
+    async def __aenter__(self) -> _Faulty:
+        self._made, entered = await opened_async(self._manager, _NO_SLOT)
+        return self._entered(entered)
+
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        await closed_async(self._made, error)
+
+
 def _strike(fault: Fault) -> None:
     if fault.end_worker:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -118,7 +151,8 @@ def recorded(
     """Returns a handler that writes a history of its calls, and suffers faults.
 
     Args:
-        handler: Plain or ``async``, perhaps with `open` and `close`; not a frame handler.
+        handler: Plain or ``async``, perhaps with `open` and `close`, or a context manager; not a
+            frame handler.
         directory: For the history, see `read_history`; it is created if it is missing.
         faults: Gives the fault of a call, None for none. It sees the record with its ``attempt``:
             ``lambda r: Fault(error=OSError()) if r.attempt == 1 else None`` fails each record once.
@@ -128,13 +162,16 @@ def recorded(
     """
     if isinstance(handler, FrameHandler):
         raise HandlerNotUsable("a frame handler", "give a handler of single records")
-    return _kind_of(handler)(handler, Recorder(directory), faults)
+    made: Callable[[Record], Any] = _kind_of(handler)(handler, Recorder(directory), faults)
+    return made
 
 
-def _kind_of(handler: Any) -> type[_Faulty]:
+def _kind_of(handler: Any) -> Any:
     if not has_life(handler):
         return _FaultyCoroutine if is_async(handler) else _Faulty
+    kind = handler if isinstance(handler, type) else type(handler)
+    if enters(kind):
+        return _AsyncManager if lives_on_loop(kind) else _Manager
     if is_async(handler):
         return _CoroutineLife
-    kind = handler if isinstance(handler, type) else type(handler)
     return _LoopLife if lives_on_loop(kind) else _PlainLife

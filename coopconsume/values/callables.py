@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from coopconsume.values.shown import clean, safely
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
 FunctionT = TypeVar("FunctionT")
 
@@ -116,10 +116,12 @@ class HandlerParts(NamedTuple):
         handler: A function of a decoded record.
         decode: Functions of bytes that are not null, by ``key`` and ``value``; of each field that
             is declared.
+        with_context: The fields whose functions also take the topic of the record and its headers.
     """
 
     handler: Callable[[Any], Any]
-    decode: Mapping[str, Callable[[bytes], Any]]
+    decode: Mapping[str, Callable[..., Any]]
+    with_context: Collection[str] = ()
 
 
 def with_parts(function: FunctionT, parts: HandlerParts) -> FunctionT:

@@ -10,15 +10,18 @@ from coopconsume.record import Record
 from coopconsume.worker.input_rows import HASH, KEY, OFFSET, STAMP, VALUE, InputRow, headers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
 
     import pyarrow as pa
 
     from coopconsume.record import Fields
+    from coopconsume.values.callables import HandlerParts
     from coopconsume.worker.outcome import TaskOutcome
 
 #: Where the value is in the fields of a record.
 _VALUE: Final = Record._fields.index("value")
+#: Where the field is that is drawn last.
+_LAST: Final = len(Record._fields) - 1
 
 
 class RowRecords:
@@ -27,7 +30,7 @@ class RowRecords:
     Args:
         batch: The rows.
         outcome: The outcome of the slot.
-        decode: Functions that decode keys or values, by ``key`` and ``value``; others stay bytes.
+        handler: A handler and the functions that decode keys or values for it; others stay bytes.
 
     Attributes:
         parts: The part of each row.
@@ -36,9 +39,7 @@ class RowRecords:
             decoder: there is no line of Python for a record.
     """
 
-    def __init__(
-        self, batch: pa.RecordBatch, outcome: TaskOutcome, decode: Mapping[str, Callable[..., Any]]
-    ) -> None:
+    def __init__(self, batch: pa.RecordBatch, outcome: TaskOutcome, handler: HandlerParts) -> None:
         self._rows, self._hashes = batch.num_rows, batch.column(HASH)
         rows, names, history = batch.num_rows, outcome.spec.partitions, outcome.history
         self.offsets: list[int]
@@ -61,9 +62,13 @@ class RowRecords:
         self._columns = (topics, numbers, self.offsets, keys, values, stamps, headers, attempts)
         self._cells = [*map(iter, self._columns)]
         fields = list(self._cells)
-        for name, function in decode.items():
+        for name, function in handler.decode.items():
             place = Record._fields.index(name)
-            fields[place] = map(function, fields[place])
+            context: list[Iterator[Any]] = []
+            if name in handler.with_context:
+                context = [iter(topics), iter(headers)]
+                self._cells += context
+            fields[place] = map(function, fields[place], *context)
         # `Record._make` is Python. What a decoder raises may be StopIteration: not strict.
         self.made: Iterator[Record[Any, Any]] = map(
             tuple.__new__, repeat(Record), zip(*fields, strict=False)
@@ -80,7 +85,7 @@ class RowRecords:
         """Returns the error of a row: if its record was not made, that of its decoder."""
         rest = self._rows - number - 1
         try:
-            if isinstance(error, Exception) and length_hint(self._cells[-1]) > rest:
+            if isinstance(error, Exception) and length_hint(self._cells[_LAST]) > rest:
                 from coopconsume.decoding.failures import refusal
 
                 has_drawn_value = length_hint(self._cells[_VALUE]) == rest

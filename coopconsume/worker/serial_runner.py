@@ -44,8 +44,9 @@ class SerialRunner(Runner):
             batch = outcome.wanted(raw)
             numbers, reads = progress.begin(batch)
             time_box.begin()
-            handler, decode = _parts(self._handler, batch)
-            records, at_work = RowRecords(batch, outcome, decode), None
+            parts = _parts(self._handler, batch)
+            handler = parts.handler
+            records, at_work = RowRecords(batch, outcome, parts), None
             made = records.made
             for i, part, offset, _ in zip(numbers, records.parts, records.offsets, reads):  # noqa: B905
                 if time_box.is_over and (handled or time_box.stopped):

@@ -158,12 +158,17 @@ def _decoders(records: int, url: str, turns: int, say: Callable[[str], None]) ->
     of_json = [json.dumps(order).encode() for order in orders]
     of_avro = [serializer(order, context) for order in orders]
     avro = SchemaRegistryDecoder("avro", {"url": url})
+
+    def decode_avro(data: bytes) -> Any:
+        # As the library's examples do: each message has its own context.
+        return deserializer(data, SerializationContext("t", MessageField.VALUE))
+
     kinds: dict[str, tuple[Any, list[bytes], Callable[[bytes], Any]]] = {
         "pydantic": (OrderModel, of_json, OrderModel.model_validate_json),
         "msgspec": (OrderStruct, of_json, msgspec.json.Decoder(OrderStruct).decode),
         "dataclass": (Order, of_json, msgspec.json.Decoder(Order).decode),
         "json": ("json", of_json, json.loads),
-        "Avro": (avro, of_avro, lambda data: deserializer(data, context)),
+        "Avro": (avro, of_avro, decode_avro),
     }
     sides: dict[str, Side] = {}
     for name, (declared, values, decode) in kinds.items():

@@ -41,6 +41,22 @@ DECODING = [
         (_RECORDS + "test_an_error_of_a_decoder_that_cannot_be_looked_at_costs_its_record",),
     ),
     Mutant(
+        "context-of-another-row",
+        "A decoder gets the headers of its record, behind one that was left out, too.",
+        "coopconsume/worker/row_records.py",
+        "                self._cells += context\n",
+        "",
+        (_RECORDS + "test_each_record_has_its_own_fields",),
+    ),
+    Mutant(
+        "recorded-manager-is-plain",
+        "A handler that a context manager returns is recorded as a coroutine if it is one.",
+        "coopconsume/testing/faults.py",
+        "kind = _FaultyCoroutine if is_async(handler) else _Faulty\n",
+        "kind = _Faulty\n",
+        (_HANDLERS + "test_a_recorded_handler_is_opened_and_closed",),
+    ),
+    Mutant(
         "parts-of-a-proxy",
         "A handler that has every attribute is called as it is.",
         "coopconsume/values/callables.py",

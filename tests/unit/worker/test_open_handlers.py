@@ -706,11 +706,48 @@ def test_a_failed_open_says_so_by_its_type():
         open_handlers.HANDLERS.get(Plain(OSError("away")), runner._spec, 3, print)
 
 
-@pytest.mark.parametrize("kind", [Plain, Coroutines, Managed, AsyncManaged, MixedLife])
+async def _noted(record):
+    """An async handler."""
+    await asyncio.sleep(0)
+    EVENTS.append(("call", record))
+
+
+class ManagedCoroutine(Managed):
+    """A context manager that returns an async handler."""
+
+    def __init__(self):
+        super().__init__(_noted)
+
+
+class AsyncManagedCoroutine(ManagedCoroutine, AsyncManaged):
+    """An async one that does."""
+
+
+class AsyncCalled(Managed):
+    """A context manager that returns nothing and is async itself."""
+
+    def __init__(self):
+        super().__init__(None)
+
+    async def __call__(self, record):
+        """Handles a record."""
+        await _noted(record)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Plain, Coroutines, Managed, AsyncManaged, MixedLife, ManagedCoroutine,
+        AsyncManagedCoroutine, AsyncCalled,
+    ],
+)  # fmt: skip
 def test_a_recorded_handler_is_opened_and_closed(kind, handlers, tmp_path):
     """As `coopconsume.testing` runs it: as a slot does."""
     run(recorded(kind, tmp_path))
     handlers.close_all()
     assert words()[0] == "open"
     assert words()[-1] == "close"
-    assert len(list(read_history(tmp_path))) == 10
+    calls = list(read_history(tmp_path))
+    assert [call.outcome for call in calls] == ["done"] * 10
+    if kind not in (Managed, AsyncManaged):  # They call `print`.
+        assert words().count("call") == 10

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.serialization import Deserializer, MessageField
 
 from assignors import MAX_KEY_HASH
 from coopconsume.decoding import Decoding
@@ -135,9 +136,21 @@ def _decoded(data):
     return data.decode()
 
 
+class _Deserializer(Deserializer):
+    """The same, which also gets the topic and the headers of a record."""
+
+    def __call__(self, value, ctx=None):
+        """Decodes a value, which ends with the number in its header."""
+        assert (ctx.topic, ctx.field) == ("t", MessageField.VALUE)
+        ((_, number),) = ctx.headers
+        assert value == b"stop" or value.split(b"-")[-1] == number
+        return _decoded(value)
+
+
+@pytest.mark.parametrize("decode", [_decoded, _Deserializer()])
 @pytest.mark.parametrize("ordering", ["key", "unordered"])
 @pytest.mark.parametrize("way", WAYS)
-def test_each_record_has_its_own_fields(way, ordering):
+def test_each_record_has_its_own_fields(way, ordering, decode):
     """Behind any that do not decode, by key or value, that fail, and that wait behind one."""
     choice, seen = random.Random(54), {}
     rows = [(0, n, choice.choice([b"a", b"b", b"c", b"\xff"])) for n in range(200)]
@@ -152,7 +165,7 @@ def test_each_record_has_its_own_fields(way, ordering):
 
     report = run(
         handler, rows, way=way, values=values, headers=headers, ordering=ordering,
-        decoding=Decoding("text", _decoded), policy=RETRIES_LATER,
+        decoding=Decoding("text", decode), policy=RETRIES_LATER,
     )  # fmt: skip
     letters = {letter.offset: letter for letter in report.dead}
     failed = {failure.offset for failure in report.partitions[0].failed}
@@ -170,6 +183,7 @@ def test_each_record_has_its_own_fields(way, ordering):
             letter = letters[n]
             assert (letter.key, letter.value, letter.headers) == (key, *fields)
             assert ("key" if key == b"\xff" else "value") == letter.reason.split(": ")[1]
+            assert "AssertionError" not in letter.reason
 
 
 @pytest.mark.parametrize("way", WAYS)
