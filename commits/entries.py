@@ -134,8 +134,11 @@ def words_of(snapshot_of: int, *, repair: bool = False) -> dict[str, str]:
 def entry_words(info: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the fields of the `commitInfo` of an entry, with those that its writer noted."""
     # Spark stores the metadata of the writer in a separate field.
+    noted = info.get("userMetadata")
+    if not noted:
+        return info
     try:
-        words = json.loads(info.get("userMetadata") or "{}")
+        words = json.loads(noted)
     except (TypeError, ValueError):
         words = {}
     return {**info, **(words if isinstance(words, dict) else {})}

@@ -58,7 +58,7 @@ class OtherGroups:
         try:
             columns, count = rows["columns"], rows["count"]
             is_known = {*columns["format"]} == {FORMAT} and _OF_GROUPS.issuperset(columns["kind"])
-            is_whole = all(len(values) == count for values in columns.values())
+            is_whole = {*map(len, columns.values())} == {count}
             clusters, groups = {*columns["cluster_id"]}, {*columns["group_id"]}
         except (AttributeError, KeyError, TypeError):
             return False

@@ -27,13 +27,13 @@ from commits.engine import AppendConflict, Tail, TailGone, tail_of
 from commits.entries import VersionEntry, words_of
 from commits.entry_rows import rows_of_plain
 from commits.errors import CommitLogUnavailable, CorruptCommitLog, UnsupportedTarget
-from commits.places import local_folder, refuse_unwritable
+from commits.places import alone, local_folder, refuse_unwritable
 from commits.program_end import table_calls
 from commits.rows_file import IN_FILES, RowFiles, added_rows, in_version, removed_files, segment_of
 from commits.secrets import hidden, message_of
 from commits.table_features import check_appendable
-from commits.table_files import ENTRY, LOG_FOLDER, ONE_BY_ONE, files_of, side_by_side
-from commits.table_state import read_table
+from commits.table_files import LOG_FOLDER, ONE_BY_ONE, files_of, side_by_side
+from commits.table_state import listed_versions, pointed_at, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -49,6 +49,7 @@ CHECKPOINT_VERSIONS = 50
 _GAP = "found gap"
 _PAUSES = (0.0, 0.01, 0.03)  # seconds before an opening that failed is tried again
 _CHECKPOINT_PAUSE = 10  # versions after which a failed checkpoint is tried again
+_LATE_VERSIONS = 500  # versions after which a checkpoint is written beside that of another process
 #: Entries that one look reads one by one: in a store, and on a disk.
 _FEW, _MANY = 16, 500
 #: Seconds for which an object store is taken to have the entries that it had.
@@ -193,7 +194,7 @@ class PathEngine:
         self._own = {token: rows}
         # After a snapshot, too: an opening reads the entries since the checkpoint and the snapshot.
         if version % CHECKPOINT_VERSIONS == 0 or snapshot_of is not None:
-            self._checkpoint_from = min(version, self._checkpoint_from)
+            self._checkpoint_from = version
         return version
 
     def _prepare(self, operation: str) -> None:
@@ -283,9 +284,7 @@ class PathEngine:
     def compactions(self) -> list[int]:
         """Return the known versions that added a snapshot, newest first."""
         try:
-            versions = [
-                version for version in listed_versions(self._files) if version <= self.version
-            ]
+            versions = [v for v in listed_versions(self._files) if v <= self.version]
         except OSError as error:
             raise _unreadable(self._uri, error, "the entries of its log") from error
         found = self._entries(versions, broken_ok=True)
@@ -323,7 +322,8 @@ class PathEngine:
             self._in_doubt = True
             raise CommitLogUnavailable(self._uri, "compact", message_of(error)) from error
         self._check_duration("compact", began)
-        self._checkpoint()
+        self._checkpoint_from = version
+        self.maintain()
         return version
 
     def tidy(self, upto: int) -> None:
@@ -437,9 +437,21 @@ class PathEngine:
             raise CommitLogUnavailable(self._uri, operation, message_of(error)) from error
 
     def _checkpoint(self) -> None:
-        self._checkpoint_from = math.inf
+        """Write a checkpoint, or leave it to another process of this host that writes one.
+
+        It takes time for each version since the last one: side by side, all do the same work.
+        """
+        due, self._checkpoint_from = self._checkpoint_from, math.inf
         try:
-            _loaded(self._uri, self._options, self.version).create_checkpoint()
+            with alone(self._uri) as is_free:
+                newest = -1 if self._is_far else pointed_at(self._files)
+                if due <= newest <= self.version:
+                    return
+                # The other one may have been stopped while it writes.
+                if not is_free and self.version < newest + _LATE_VERSIONS:
+                    self._checkpoint_from = min(due, self._checkpoint_from)
+                    return
+                _loaded(self._uri, self._options, self.version).create_checkpoint()
         except Exception as error:  # noqa: BLE001 - the row is written: only later reads are slower
             self._checkpoint_from = self.version + _CHECKPOINT_PAUSE
             log.warning(
@@ -481,12 +493,6 @@ def _loaded(uri: str, options: dict[str, str] | None, version: int | None = None
                 raise
         time.sleep(pause)
     raise AssertionError
-
-
-def listed_versions(files: TableFiles) -> list[int]:
-    """Return the versions with an entry in the log, newest first."""
-    names = [ENTRY.fullmatch(name) for name in files.names(LOG_FOLDER)]
-    return sorted((int(name[1]) for name in names if name), reverse=True)
 
 
 def _columns_of(schema: Schema) -> Mapping[str, str]:

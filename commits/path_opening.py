@@ -19,11 +19,12 @@ from commits.errors import (
     CorruptCommitLog,
     UnsupportedTarget,
 )
-from commits.path_engine import PathEngine, listed_versions, state_of
+from commits.path_engine import PathEngine, state_of
 from commits.places import local_path, refuse_unsafe_path, refuse_unwritable
 from commits.rows_file import SEGMENT
 from commits.secrets import message_of
 from commits.table_files import LOG_FOLDER, files_of
+from commits.table_state import listed_versions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,7 @@ import os
 import posixpath
 import re
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -253,6 +253,25 @@ def taking_turns(folder: Path | None, seconds: float = TURN_SECONDS) -> Iterator
             fcntl.flock(handle, fcntl.LOCK_UN)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def alone(uri: str) -> Iterator[bool]:
+    """Lock a table on a local disk if it is free; yield whether no other process has the lock.
+
+    For work that one process of a host does for all. Where there are no locks, each does it.
+    """
+    folder = local_folder(uri)
+    log_of = None if folder is None else Path(folder, "_delta_log")
+    with ExitStack() as lock:
+        try:
+            lock.enter_context(taking_turns(log_of, 0.0))
+        except TimeoutError:
+            yield False
+            return
+        except (ImportError, OSError) as error:
+            log.debug("no lock of %s: %s", log_of, error)
+        yield True
 
 
 def mount_kind(path: str, mounts: Iterable[str]) -> str:

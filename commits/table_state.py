@@ -125,7 +125,7 @@ def read_table(
 
 
 def _read(files: TableFiles, version: int | None, kinds: Sequence[str]) -> TableState | None:
-    hint = _pointed_at(files)
+    hint = pointed_at(files)
     if version is not None and version < hint:
         hint = 0
     names = files.names(LOG_FOLDER, after=f"{hint:020d}" if hint else "")
@@ -168,6 +168,12 @@ def _read(files: TableFiles, version: int | None, kinds: Sequence[str]) -> Table
     return state
 
 
+def listed_versions(files: TableFiles) -> list[int]:
+    """Return the versions with an entry in the log, newest first."""
+    names = [ENTRY.fullmatch(name) for name in files.names(LOG_FOLDER)]
+    return sorted((int(name[1]) for name in names if name), reverse=True)
+
+
 @contextmanager
 def _parsing(what: str) -> Iterator[None]:
     try:
@@ -176,7 +182,7 @@ def _parsing(what: str) -> Iterator[None]:
         raise ValueError(f"{what} is not valid: {message_of(error)}") from error
 
 
-def _pointed_at(files: TableFiles) -> int:
+def pointed_at(files: TableFiles) -> int:
     """Return the version of the last checkpoint, as far as it is noted; else 0."""
     try:
         return int(json.loads(files.read(_POINTER))["version"])

@@ -14,6 +14,7 @@ _OF_STATE = "tests/unit/state/test_state.py::"
 _LOCK = "tests/unit/test_interpreter_lock.py::"
 
 _KEPT = "tests/unit/commits/test_kept_tables.py::"
+_TABLE = "tests/unit/commits/test_commit_table.py::"
 
 TABLES = [
     Mutant(
@@ -185,6 +186,30 @@ TABLES = [
                 "if file in self._snapshot:",
                 "if False:",
                 _STORES + "test_a_commit_is_two_requests_and_a_look_is_one",
+            ),
+            (
+                "writes-checkpoints-side-by-side",
+                "One process of a host writes a checkpoint at a time.",
+                "path_engine",
+                "if not is_free and self.version < newest + _LATE_VERSIONS:",
+                "if False:",
+                _TABLE + "test_one_process_of_a_host_writes_a_checkpoint_at_a_time",
+            ),
+            (
+                "waits-for-a-stopped-checkpoint",
+                "A process that is stopped while it writes a checkpoint keeps no other from it.",
+                "path_engine",
+                "if not is_free and self.version < newest + _LATE_VERSIONS:",
+                "if not is_free:",
+                _TABLE + "test_a_process_stopped_at_a_checkpoint_does_not_hold_up_others",
+            ),
+            (
+                "repeats-checkpoints-of-others",
+                "A checkpoint that others have written is not written again.",
+                "path_engine",
+                "if due <= newest <= self.version:",
+                "if False:",
+                _TABLE + "test_a_checkpoint_that_others_have_written_is_not_written_again",
             ),
             (
                 "goes-back-behind-the-snapshot",

@@ -464,6 +464,48 @@ def test_commits_go_on_beside_a_checkpoint(path: str, monkeypatch: pytest.Monkey
     assert seen(CommitStore.open(path)) == seen(store)
 
 
+def checkpoints_of(path: str) -> list[int]:
+    """The versions with a checkpoint."""
+    return sorted(int(p.name[:20]) for p in Path(path, "_delta_log").glob("*.checkpoint*.parquet"))
+
+
+def test_one_process_of_a_host_writes_a_checkpoint_at_a_time(path: str) -> None:
+    """The others commit without, and the next one is written once it has ended."""
+    store, epoch = filled(path, 45)
+    with taking_turns(Path(path, "_delta_log")):
+        for n in range(10):
+            store.commit("g", epoch, "m", {P1: [(n, n)]})
+        assert checkpoints_of(path) == []
+    store.commit("g", epoch, "m", {P1: [(10, 10)]})
+    assert checkpoints_of(path) == [store.version()]
+    assert seen(CommitStore.open(path)) == seen(store)
+
+
+def test_a_checkpoint_that_others_have_written_is_not_written_again(path: str) -> None:
+    """As by a process that was at it when this one was to write its own."""
+    store, epoch = filled(path, 45)
+    for n in range(10):
+        store.commit("g", epoch, "m", {P1: [(n, n)]}, maintain=False)
+    DeltaTable(path).create_checkpoint()
+    before = checkpoints_of(path)
+    store.commit("g", epoch, "m", {P1: [(10, 10)]})
+    assert checkpoints_of(path) == before
+
+
+def test_a_process_stopped_at_a_checkpoint_does_not_hold_up_others(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else openings would read all entries that come meanwhile."""
+    monkeypatch.setattr(path_engine, "_LATE_VERSIONS", 60)
+    store, epoch = filled(path, 45)
+    with taking_turns(Path(path, "_delta_log")):
+        while store.version() < 59:
+            store.commit("g", epoch, "m", {P1: [(store.version(), store.version())]})
+        assert checkpoints_of(path) == []
+        store.commit("g", epoch, "m", {P1: [(60, 60)]})
+        assert checkpoints_of(path) == [60]
+
+
 @pytest.fixture
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables whose log keeps no entries before the last snapshot but one."""
