@@ -17,7 +17,8 @@ planned. A task has no session, so it cannot open a commit table of a catalog: u
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NAME = "coopconsume"
+
+#: What Spark's setting spark.sql.execution.pyspark.udf.hideTraceback.enabled sets in its workers.
+_HIDES_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
 
 
 def register_source(spark: SparkSession) -> None:
@@ -82,12 +86,8 @@ class CommitsSource(DataSource):
         return _Reader(dict(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
-        """Raises an error that says what reads records.
-
-        Raises:
-            InvalidOption: Always.
-        """
-        raise _no_records()
+        """Returns a reader whose first call raises an error that says what reads records."""
+        return _NoStream()
 
     def _check_view(self) -> None:
         """Refuses a read by someone who expects records.
@@ -100,14 +100,37 @@ class CommitsSource(DataSource):
 
 
 def _no_records() -> Exception:
-    from coopconsume.errors import InvalidOption
-
-    return InvalidOption(
+    return _refusal(
         "format",
         repr(NAME),
         "it reads the commits of groups, by the options view or group, and no records and no "
         "streams: use CooperativeConsumer(options, spark) with poll() or foreach(handler)",
     )
+
+
+def _refusal(name: str, value: str, expected: str) -> Exception:
+    """Returns the error for an option, whose sentence Spark shows without a traceback.
+
+    Spark runs this in a process of its own, which ends with the error, and would show the frames
+    of that process before the sentence. So its environment may say that they are left out.
+    """
+    from coopconsume.errors import InvalidOption
+
+    os.environ[_HIDES_TRACEBACK] = "1"
+    return InvalidOption(name, value, expected)
+
+
+class _NoStream(DataSourceStreamReader):
+    """Refuses a stream. Spark stops a reader, and hides the error of one that it did not get."""
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        raise _no_records()
+
+    def latestOffset(self, *_: Any) -> dict[str, Any]:  # noqa: N802
+        raise _no_records()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        raise _no_records()
 
 
 class _Reader(DataSourceReader):
@@ -116,11 +139,10 @@ class _Reader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         from commits.places import is_named
-        from coopconsume.errors import InvalidOption
 
         table = next((v for k, v in self._options.items() if k.lower() == "committable"), "")
         if is_named(table):
-            raise InvalidOption(
+            raise _refusal(
                 "commitTable",
                 f"{table!r} is a table in a catalog; only a session can open it, and the data "
                 "source has none",

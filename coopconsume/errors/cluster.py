@@ -96,12 +96,21 @@ class TopicNotFound(DeclaredError):
     Attributes:
         topic: The topic, or the pattern that matches no topic.
         servers: The addresses of the brokers.
+        closest: The most similar name of a topic that exists; None if no name is similar, or if
+            it was not looked for.
     """
 
-    message = "no topic {topic!r} on {servers}: check its name, or create it"
+    message = "no topic {topic!r} on {servers}: {_remedy}"
 
     topic: str
     servers: str
+    closest: str | None = None
+
+    @property
+    def _remedy(self) -> str:
+        if self.closest is None:
+            return "check its name, or create it"
+        return f"did you mean {self.closest!r}?"
 
 
 class TopicReplaced(DeclaredError):

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.errors import BrokerUnreachable, MissingOption, TopicNotFound
+from coopconsume.errors import (
+    BrokerUnreachable,
+    CoopConsumeError,
+    MissingOption,
+    TopicNotFound,
+)
 from coopconsume.kafka import coordinator
 from coopconsume.kafka.calls import PATIENCE, KafkaCalls
 from coopconsume.kafka.identity import LOG_IDENTITIES
@@ -64,7 +71,7 @@ class Cluster(KafkaCalls):
     ) -> list[Topic]:
         """Return topics by name, or those that match a pattern (internal topics never match).
 
-        Checks that the user may read the topics and the group.
+        Checks that the user may read the topics and the group, if the options name one.
 
         Args:
             names: Names of topics.
@@ -93,10 +100,10 @@ class Cluster(KafkaCalls):
             if topic is None or topic["error_code"] or not topic["partitions"]:
                 if missing_ok:
                     continue
-                raise TopicNotFound(name, self.servers)
+                raise self.not_found(name)
             topics.append(Topic(name, str(topic.get("topic_id", "")), len(topic["partitions"])))
         self._saw(topics)
-        if not missing_ok:
+        if not missing_ok and "group.id" in self._options.kafka:
             self._check_rights(wanted)
         return topics
 
@@ -148,11 +155,18 @@ class Cluster(KafkaCalls):
         wanted = list(names)
         found, hidden = self.visible_topics(wanted)
         for name in sorted({*wanted} - {*hidden, *(topic.name for topic in found)}):
-            raise TopicNotFound(name, self.servers)
+            raise self.not_found(name)
 
     def topic_ids(self, names: Iterable[str]) -> dict[str, str]:
         """Return the ids of the topics that exist."""
         return {t.name: t.id for t in self.topics(sorted(set(names)), missing_ok=True)}
+
+    def not_found(self, name: str) -> TopicNotFound:
+        """Return the error of a topic that does not exist, with the most similar one that does."""
+        closest: list[str] = []
+        with suppress(CoopConsumeError):
+            closest = get_close_matches(name, self.topic_names(), n=1)
+        return TopicNotFound(name, self.servers, *closest)
 
     def topic_names(self) -> list[str]:
         """Return the names of all topics that this user may describe, without internal ones."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from commits import ACCEPT_RANGE_FETCH, CommitStore
-from coopconsume.errors import TopicNotFound
 from coopconsume.kafka.cluster import Cluster, Topic
 from coopconsume.kafka.connection import Connection
 from coopconsume.options import Options
@@ -94,5 +93,5 @@ def _existing(cluster: Cluster, topics: Iterable[str] | None) -> list[Topic]:
     found = cluster.topics(names, missing_ok=True)
     missing = sorted(set(names) - {topic.name for topic in found})
     if missing:
-        raise TopicNotFound(missing[0], cluster.servers)
+        raise cluster.not_found(missing[0])
     return found

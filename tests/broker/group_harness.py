@@ -131,7 +131,7 @@ class GroupHarness:
         }
         self.group = f"{topic}-group"
         cluster = Cluster(Options.parse(self.options))
-        self.store = CommitStore.open(self.options["commitTable"], cluster=cluster.cluster_id)
+        self.store = CommitStore.open(folder / "commits", cluster=cluster.cluster_id)
         cluster.close()
         self.processes: list[Process] = []
 

@@ -76,6 +76,9 @@ def test_topics_are_opened_closed_and_described(
     missing = called(kafka, table, "topics", "alter", one, "nowhere", "--accept-range-fetch")
     assert (missing.exit_code, missing.stdout) == (1, "")
     assert "no topic 'nowhere'" in missing.stderr
+    assert "check its name, or create it" in missing.stderr
+    misspelt = called(kafka, table, "topics", "alter", f"{two}x", "--accept-range-fetch")
+    assert misspelt.stderr.endswith(f"did you mean '{two}'?\n")
     unmade = called(kafka, table, "topics", "describe")
     assert unmade.exit_code == 1
     assert f"no commit table at {table}" in unmade.stderr

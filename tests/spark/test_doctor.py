@@ -12,7 +12,10 @@ from click.testing import CliRunner
 from commits import CommitStore
 from coopconsume import diagnose
 from coopconsume.cli import main
+from coopconsume.doctor import Check
+from coopconsume.doctor.places import kafka_checks
 from coopconsume.errors import MissingOption
+from coopconsume.options import Options
 from coopconsume.worker.look import Look
 
 if TYPE_CHECKING:
@@ -51,7 +54,7 @@ def test_what_works_and_what_does_not_is_found_by_trying(
     by_name = outcomes(found)
     assert by_name.pop("fetched records") == "warning"
     assert set(by_name.values()) == {"ok"}, found
-    assert said(found, "topics") == "1 topic, 3 partitions"
+    assert said(found, "topics") == "1 topic, 3 partitions; the group may read them"
     assert said(found, "commit table").startswith("a Delta table at ")
     assert said(found, "dead letters").startswith("nothing yet at ")
     assert kafka.bootstrap_servers in said(found, "brokers from the workers")
@@ -87,6 +90,33 @@ def test_what_works_and_what_does_not_is_found_by_trying(
     assert f"cannot listen on 127.0.0.1:{port}" in failed["channel to the driver"]
     assert "no-such-topic" in failed["topics"]
     assert "object store behind it" in failed["commit table"]
+
+
+@pytest.mark.parametrize(
+    ("more", "remedy"),
+    [
+        ({}, "give kafka.group.id"),
+        (
+            {"kafka.group.id": "g", "onMissingTopic": "wait"},
+            "run it without onMissingTopic=wait",
+        ),
+    ],
+)
+def test_rights_that_were_not_tried_are_neither_ok_nor_failed(
+    kafka: LocalKafka, topic: TopicFactory, more: dict[str, str], remedy: str
+) -> None:
+    """Brokers say by a commit of the group whether it may read; what exists is seen without one."""
+    given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "subscribe": topic(3), **more}
+    options = Options.parse(given, group=False, table=False)
+    (_, check), _ = kafka_checks(options)
+    found = "1 topic, 3 partitions; the rights to them were not tried"
+    assert check == Check("topics", "untried", found, remedy)
+    missing = Options.parse(
+        {**given, "subscribe": "no-such-topic", "onMissingTopic": "fail"}, group=False, table=False
+    )
+    (_, check), _ = kafka_checks(missing)
+    assert check.outcome == "failed"
+    assert "no-such-topic" in check.found
 
 
 def test_a_job_that_fails_is_the_answer_about_workers(

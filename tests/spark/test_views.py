@@ -125,12 +125,16 @@ def test_the_name_of_the_source_says_what_reads_records(spark, tmp_path):
     fresh = spark.newSession()
     sentence = "use CooperativeConsumer\\(options, spark\\) with poll\\(\\) or foreach\\(handler\\)"
     for read in (fresh.read, fresh.readStream):
-        with pytest.raises(AnalysisException, match=sentence):
+        with pytest.raises(AnalysisException, match=sentence) as refused:
             read.format("coopconsume").option("subscribe", "t").load()
+        lines = str(refused.value).splitlines()
+        assert sentence.replace("\\", "") in lines[0], "Spark's traceback comes before it"
+        assert "Traceback" not in str(refused.value)
     stream = fresh.readStream.format("coopconsume").option("view", "gaps").load()
     started = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
-    with pytest.raises(StreamingQueryException, match=sentence):
+    with pytest.raises(StreamingQueryException, match=sentence) as ended:
         started.awaitTermination(120)
+    assert "Traceback" not in str(ended.value)
     assert "age_seconds" in fresh.read.format("CoopConsume").option("view", "gaps").load().columns
 
 

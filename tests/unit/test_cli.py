@@ -801,11 +801,15 @@ def test_what_operators_call_takes_a_session(monkeypatch: pytest.MonkeyPatch, ca
     assert caught.value.args == (session,)
 
 
-def test_the_data_source_names_the_way_to_a_table_in_a_catalog() -> None:
-    """It has no session; what has one is named."""
+def test_the_data_source_names_the_way_to_a_table_in_a_catalog(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has no session; what has one is named, and Spark's worker shows the sentence alone."""
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
     reader = CommitsSource({"commitTable": "shop.sales.commits", "group": "g"}).reader(StructType())
     with pytest.raises(InvalidOption, match=r"create_views\(spark, options\)"):
         reader.partitions()
+    assert os.environ["SPARK_HIDE_TRACEBACK"]
 
 
 def test_a_source_that_spark_has_found_needs_no_registration() -> None:

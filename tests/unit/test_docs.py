@@ -22,6 +22,7 @@ from coopconsume.admin.overview import GroupOverview
 from coopconsume.admin.overview.tables import GroupTables
 from coopconsume.admin.views import SCHEMAS
 from coopconsume.cli import main
+from tests.pages import blocks_of
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -182,6 +183,43 @@ def test_programs_compile_and_import_what_exists(program: str) -> None:
         module = importlib.import_module(node.module or "")
         for name in node.names:
             assert hasattr(module, name.name), f"{node.module} has no {name.name}"
+
+
+#: What of a program needs a package that `pip install '.[spark]'` does not install, and its extra.
+_EXTRAS = {
+    r"\baiohttp\b": "aiohttp",
+    r"\bopentelemetry\b": "[otel]",
+    r"\bprometheus_client\b|PrometheusListener": "[prometheus]",
+    r"\bvalue=[A-Z]\w*[,)]|--value \w+:": "[msgspec]",
+    r'SchemaRegistryDecoder\("avro"': "[avro]",
+    r"--picture\b|\boffset_map\(": "[notebook]",
+}
+
+
+@EACH_PAGE
+def test_what_a_program_needs_is_installed_above_it(name: str) -> None:
+    """A reader has only what the pages have installed; the tests have all packages."""
+    if "/reference/" in name:
+        return
+    for block in re.finditer(
+        r"^```(?:python|sh)\n(.*?)^```", PAGES[name], re.DOTALL | re.MULTILINE
+    ):
+        installed = "".join(re.findall(r"pip install ([^`\n]+)", PAGES[name][: block.start()]))
+        for use, extra in _EXTRAS.items():
+            if re.search(use, block[1]):
+                assert extra in installed, f"{extra} is not installed before:\n{block[1]}"
+
+
+def test_pages_can_be_tried_in_one_folder() -> None:
+    """Pages share the commit table and dead letters: each has groups and tables of its own."""
+    owners: dict[str, set[str]] = {}
+    for page in PAGES:
+        for block in blocks_of(ROOT / page):
+            found = re.findall(r'kafka\.group\.id(?:=|": ")([\w-]+)|(\./[\w-]+)', block.text)
+            for name in ("".join(one) for one in found if not block.is_marked):
+                owners.setdefault(name, set()).add(page)
+    shared = {name for name, pages in owners.items() if len(pages) > 1}
+    assert shared == {"./commits", "./dead"}
 
 
 @pytest.mark.parametrize("commands", _blocks("sh"))

@@ -40,7 +40,7 @@ export function table(id, heads, rows, { empty = "", key = JSON.stringify(rows),
 
 // A table as `admin.tables` describes it: a text for each value, or an owner with its letter.
 export function described(id, { titles, numeric, rows }, more = {}) {
-  table(id, titles.map((title, i) => [title, numeric[i] ? "n" : TEXTS.includes(title) ? "text" : NAMES.includes(title) ? "name" : ""]), rows.map((cells) => (
+  table(id, titles.map((title, i) => [title, numeric[i] || FIGURES.includes(title) ? "n" : TEXTS.includes(title) ? "text" : NAMES.includes(title) ? "name" : ""]), rows.map((cells) => (
     cells.map((cell, i) => (
       cell instanceof Node ? cell : typeof cell === "object" ? swatch(cell) : PILLS.includes(titles[i]) ? make("span", { class: `pill ${cell}` }, cell) : cell
     ))
@@ -48,10 +48,12 @@ export function described(id, { titles, numeric, rows }, more = {}) {
 }
 
 // A command whose options are not divided at their hyphens.
-export const code = (text) => make("code", {}, ...text.split(" ").flatMap((word, i) => [i ? " " : "", make("span", { class: "word" }, word)]));
+export const code = (text) => make("code", { title: text }, ...text.split(" ").flatMap((word, i) => [i ? " " : "", make("span", { class: "word" }, word)]));
 
 const TEXTS = ["key", "error", "by", "member", "standalone claim of", "reason", "value", "decide by"];
-const NAMES = ["", "partition", "record", "age", "due in", "when", "given up"];
+const NAMES = ["", "partition", "record", "age", "due in", "when", "since", "given up"];
+// Figures that come as text, such as "at least 78".
+const FIGURES = ["records behind", "has"];
 const PILLS = ["state", "status"];
 
 function swatch({ owner, letter }) {
@@ -71,11 +73,10 @@ export function short(n) {
 
 export function span(seconds) {
   if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "–";
-  const s = Math.max(0, Math.round(seconds));
-  if (s < 120) return `${s} s`;
-  if (s < 7200) return `${Math.floor(s / 60)} min ${s % 60} s`;
-  if (s < 172800) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
-  return `${Math.floor(s / 86400)} days`;
+  const s = Math.max(0, seconds);
+  // In its largest unit, as in the tables of the server.
+  const [unit, size] = [["d", 86400], ["h", 3600], ["min", 60]].find((one) => s >= 2 * one[1]) ?? ["s", 1];
+  return `${Math.round(s / size)} ${unit}`;
 }
 
 // In UTC, as in tables, logs and messages of the server.

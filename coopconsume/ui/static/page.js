@@ -185,9 +185,15 @@ function showBlockedKeys() {
   described("blocked-keys", {
     titles: ["", ...titles], numeric: [false, ...numeric],
     rows: lines.map((cells, i) => [blockedLinks(found.blockedPlaces[i], cells[titles.indexOf("state")]), ...cells.map((cell, j) => (
-      titles[j] === "decide by" ? code(cell) : cell
+      titles[j] === "decide by" ? code(cell) : titles[j] === "since" ? day(cell) : cell
     ))]),
   }, { key: JSON.stringify(lines) });
+}
+
+// A date above its time: both in one line make the table wider than a screen.
+function day(time) {
+  const [date, ...rest] = time.split(" ");
+  return rest.length ? make("span", {}, `${date} `, make("br"), rest.join(" ")) : time;
 }
 
 function blockedLinks(place, state) {
