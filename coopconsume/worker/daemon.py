@@ -1,16 +1,30 @@
-"""The process that Spark forks its Python workers from, without an import call that dominates.
+"""The process that Spark forks its Python workers from: what each of them needs is loaded once.
 
 Set by ``spark.python.daemon.module=coopconsume.worker.daemon``. Before Python 3.12 every task makes
 each ``zipimporter`` on the path read the index of its archive again, which takes longer than a
 small task. The archives on a worker's path (PySpark's own, Spark's core jar, ``--py-files``) never
 change: Spark puts new ones on the path under new names. Python 3.12 reads an index when it is next
 needed, so nothing is changed there.
+
+Each worker of this library imports pyarrow, NumPy and pandas, which pyarrow imports as it makes an
+array. That takes about half a second of processor time, and after each task PySpark has the
+garbage collector look at all of it. Loaded here, before the fork, they cost the workers nothing.
 """
 
 from __future__ import annotations
 
+import gc
+import importlib
+import os
 import sys
 import zipimport
+from contextlib import suppress
+from typing import Final
+
+#: Settings of the jemalloc in Arrow.
+_ARROW_MEMORY: Final = "JE_ARROW_MALLOC_CONF"
+#: NumPy and pandas start no thread where OMP_NUM_THREADS is 1.
+_LOADED: Final = ("numpy", "pyarrow", "pandas")
 
 
 def keep_archive_indexes() -> None:
@@ -23,8 +37,28 @@ def _keep(self: zipimport.zipimporter) -> None:
     """Do nothing, for a ``zipimporter``."""
 
 
+def load_before_forks() -> None:
+    """Import what each worker would import, where that starts no thread; elsewhere do nothing.
+
+    A forked process has only the thread that forked it. Arrow's jemalloc would start one, and NumPy
+    does if a task may use several processors (``spark.task.cpus``).
+    """
+    one_thread = os.environ.get("OMP_NUM_THREADS") == "1"  # Spark sets it from spark.task.cpus.
+    if sys.platform != "linux" or not one_thread or _ARROW_MEMORY in os.environ:
+        return
+    os.environ[_ARROW_MEMORY] = "background_thread:false"
+    for name in _LOADED:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    if "numpy" in sys.modules:
+        # Otherwise all workers would draw the same numbers. Python's own generator sees to itself.
+        os.register_at_fork(after_in_child=sys.modules["numpy"].random.seed)
+    gc.freeze()
+
+
 if __name__ == "__main__":
     keep_archive_indexes()
+    load_before_forks()
 
     from pyspark.daemon import manager
 

@@ -29,6 +29,26 @@ _DOCTOR = "tests/unit/doctor/test_doctor.py::"
 
 WORKERS = [
     Mutant(
+        "workers-draw-the-same-numbers",
+        "Workers that are forked from one process draw other random numbers.",
+        "coopconsume/worker/daemon.py",
+        'after_in_child=sys.modules["numpy"].random.seed',
+        'after_in_child=sys.modules["numpy"].random.get_state',
+        (
+            "tests/spark/test_session.py::test_workers_share_what_was_loaded_before_they_were_forked",
+        ),
+    ),
+    Mutant(
+        "a-thread-before-the-fork",
+        "The process that workers are forked from has one thread.",
+        "coopconsume/worker/daemon.py",
+        '"background_thread:false"',
+        '""',
+        (
+            "tests/spark/test_session.py::test_workers_share_what_was_loaded_before_they_were_forked",
+        ),
+    ),
+    Mutant(
         "delay-since-the-last-call",
         "A record that is charged without a call waits for its delay from then on.",
         "coopconsume/worker/key_scheduler.py",

@@ -68,6 +68,29 @@ def test_workers_keep_archive_indexes(spark: SparkSession) -> None:
     assert seen.lazy is (sys.version_info < (3, 12))
 
 
+def test_workers_share_what_was_loaded_before_they_were_forked(spark: SparkSession) -> None:
+    """Their daemon has one thread, as a fork has no other; their random numbers differ."""
+
+    def look(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        list(batches)
+        import numpy as np
+
+        daemon = Path(f"/proc/{os.getppid()}")
+        row = {
+            "loaded": "/pandas/" in (daemon / "maps").read_text(),
+            "threads": len(list((daemon / "task").iterdir())),
+            "drawn": float(np.random.random()),  # noqa: NPY002
+        }
+        yield pa.RecordBatch.from_pylist([row])
+
+    schema = "loaded boolean, threads long, drawn double"
+    # Tasks of a barrier run at once, each in a worker of its own.
+    seen = spark.range(4, numPartitions=4).mapInArrow(look, schema, barrier=True).collect()
+    assert {row.loaded for row in seen} == {True}
+    assert {row.threads for row in seen} == {1}
+    assert len({row.drawn for row in seen}) == len(seen) == 4
+
+
 def test_kafka_to_delta_and_back(
     spark: SparkSession,
     kafka: LocalKafka,
