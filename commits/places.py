@@ -257,7 +257,7 @@ def taking_turns(folder: Path | None, seconds: float = TURN_SECONDS) -> Iterator
 
 @contextmanager
 def alone(uri: str) -> Iterator[bool]:
-    """Lock a table on a local disk if it is free; yield whether no other process has the lock.
+    """Lock a table on a local disk if it is free; yield whether nobody else has the lock.
 
     For work that one process of a host does for all. Where there are no locks, each does it.
     """

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from coopconsume.errors import (
     BrokerUnreachable,
-    CoopConsumeError,
     MissingOption,
     TopicNotFound,
 )
@@ -37,6 +36,8 @@ _EARLIEST, _LATEST = -2, -1
 _TRANSACTION = 75.0
 _NO_PARTITION = 2**31 - 1
 _NO_RIGHT_TO_TOPIC = 29
+#: Topics among which a similar name is looked for: of 20,000, that takes two seconds.
+_MOST_COMPARED = 2_000
 
 
 @dataclass(frozen=True)
@@ -164,8 +165,11 @@ class Cluster(KafkaCalls):
     def not_found(self, name: str) -> TopicNotFound:
         """Return the error of a topic that does not exist, with the most similar one that does."""
         closest: list[str] = []
-        with suppress(CoopConsumeError):
-            closest = get_close_matches(name, self.topic_names(), n=1)
+        with suppress(Exception):  # It would hide what is to be said.
+            # Brokers do not learn of a topic at once: another one may know it already.
+            others = [one for one in self.topic_names() if one != name]
+            if len(others) <= _MOST_COMPARED:
+                closest = get_close_matches(name, others, n=1)
         return TopicNotFound(name, self.servers, *closest)
 
     def topic_names(self) -> list[str]:

@@ -19,11 +19,11 @@ import os
 import sys
 import zipimport
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 #: Settings of the jemalloc in Arrow.
 _ARROW_MEMORY: Final = "JE_ARROW_MALLOC_CONF"
-#: NumPy and pandas start no thread where OMP_NUM_THREADS is 1.
 _LOADED: Final = ("numpy", "pyarrow", "pandas")
 
 
@@ -43,17 +43,28 @@ def load_before_forks() -> None:
     A forked process has only the thread that forked it. Arrow's jemalloc would start one, and NumPy
     does if a task may use several processors (``spark.task.cpus``).
     """
-    one_thread = os.environ.get("OMP_NUM_THREADS") == "1"  # Spark sets it from spark.task.cpus.
+    # Spark sets the first one from spark.task.cpus; NumPy prefers the second one.
+    own = os.environ.get("OMP_NUM_THREADS"), os.environ.get("OPENBLAS_NUM_THREADS", "1")
+    one_thread = own == ("1", "1")
     if sys.platform != "linux" or not one_thread or _ARROW_MEMORY in os.environ:
         return
     os.environ[_ARROW_MEMORY] = "background_thread:false"
     for name in _LOADED:
-        with suppress(ImportError):
+        # What is broken fails the tasks that use it, and not this process.
+        with suppress(Exception):
             importlib.import_module(name)
-    if "numpy" in sys.modules:
-        # Otherwise all workers would draw the same numbers. Python's own generator sees to itself.
-        os.register_at_fork(after_in_child=sys.modules["numpy"].random.seed)
+    os.register_at_fork(after_in_child=partial(_draw_own_numbers, os.getpid()))
     gc.freeze()
+
+
+def _draw_own_numbers(daemon: int) -> None:
+    """Seed NumPy's generator in a worker: otherwise all of them would draw the same numbers.
+
+    Not in what a worker forks: there a thread that was drawing may have left the generator locked,
+    and the user may have seeded it. Python's own generator sees to itself.
+    """
+    if os.getppid() == daemon and "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
 
 
 if __name__ == "__main__":

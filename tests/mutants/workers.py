@@ -32,8 +32,18 @@ WORKERS = [
         "workers-draw-the-same-numbers",
         "Workers that are forked from one process draw other random numbers.",
         "coopconsume/worker/daemon.py",
-        'after_in_child=sys.modules["numpy"].random.seed',
-        'after_in_child=sys.modules["numpy"].random.get_state',
+        'sys.modules["numpy"].random.seed()',
+        'sys.modules["numpy"].random.get_state()',
+        (
+            "tests/spark/test_session.py::test_workers_share_what_was_loaded_before_they_were_forked",
+        ),
+    ),
+    Mutant(
+        "forks-of-workers-are-seeded",
+        "What a handler forks keeps the random numbers of its worker.",
+        "coopconsume/worker/daemon.py",
+        "os.getppid() == daemon and ",
+        "",
         (
             "tests/spark/test_session.py::test_workers_share_what_was_loaded_before_they_were_forked",
         ),

@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -75,20 +76,30 @@ def test_workers_share_what_was_loaded_before_they_were_forked(spark: SparkSessi
         list(batches)
         import numpy as np
 
+        drawn = float(np.random.random())  # noqa: NPY002
+        np.random.seed(7)  # noqa: NPY002
+        end, start = os.pipe()
+        if not os.fork():
+            os.write(start, repr(float(np.random.random())).encode())  # noqa: NPY002
+            os._exit(0)
+        os.wait()
         daemon = Path(f"/proc/{os.getppid()}")
         row = {
             "loaded": "/pandas/" in (daemon / "maps").read_text(),
             "threads": len(list((daemon / "task").iterdir())),
-            "drawn": float(np.random.random()),  # noqa: NPY002
+            "drawn": drawn,
+            "of_fork": float(os.read(end, 100)),
         }
         yield pa.RecordBatch.from_pylist([row])
 
-    schema = "loaded boolean, threads long, drawn double"
+    schema = "loaded boolean, threads long, drawn double, of_fork double"
     # Tasks of a barrier run at once, each in a worker of its own.
     seen = spark.range(4, numPartitions=4).mapInArrow(look, schema, barrier=True).collect()
     assert {row.loaded for row in seen} == {True}
     assert {row.threads for row in seen} == {1}
     assert len({row.drawn for row in seen}) == len(seen) == 4
+    # What a worker forks keeps its numbers, whatever other threads do with the generator.
+    assert {row.of_fork for row in seen} == {np.random.RandomState(7).random()}
 
 
 def test_kafka_to_delta_and_back(
