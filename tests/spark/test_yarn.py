@@ -56,15 +56,18 @@ def kill_when(
     history: Path, calls: int, cluster: Yarn, of: str, job: subprocess.Popen[bytes], log: Path
 ) -> None:
     """SIGKILL one container once the job has called its handler so many times."""
+    found: list[int] = []
 
     def has_called() -> bool:
         assert job.poll() is None, log.read_text()[-3000:]
-        called = history.is_dir() and len(read_history(history)) >= calls
-        return called and bool(containers(cluster, of))
+        if history.is_dir() and len(read_history(history)) >= calls:
+            found.extend(containers(cluster, of))
+        return bool(found)
 
     wait_until(has_called, PATIENCE)
-    victim = containers(cluster, of)[0]
-    os.kill(victim, signal.SIGKILL)
+    victim = found[0]
+    with suppress(ProcessLookupError):  # It has ended by itself.
+        os.kill(victim, signal.SIGKILL)
     wait_until(lambda: not is_there(victim), PATIENCE)
 
 
