@@ -167,14 +167,15 @@ class CommitLog:
         for event in events:
             self.group(event.cluster, event.group)
         for _ in range(_TRIES):
-            # This is never a closed segment: an append through a handle older than the last
-            # compaction fails, and a newer handle has a version after it.
+            # This is never a closed segment: an append that did not know of the last compaction
+            # fails, and after it the newest version lies behind it.
             segment = self._engine.version // self._segment_versions
             with self.silence.awaited():
                 try:
                     version = self._engine.append(encode(events, segment), is_synced=is_synced)
                 except AppendConflict:
-                    self._engine.refresh(reopen=True)
+                    # To open the table again would take all its writers' time at each snapshot.
+                    self._engine.refresh()
                     continue
                 try:
                     answers = self._answers_to(events, version)

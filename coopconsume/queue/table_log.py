@@ -203,11 +203,11 @@ class TableLog(LogClient):
     def _append(self, engine: PathEngine, kind: str, rows: Sequence[bytes]) -> None:
         for _ in range(_TRIES):
             try:
-                # An append through a handle older than the last replacement is a conflict. A
-                # newer one has a version after it, so the segment is never a removed one.
+                # An append that did not know of the last replacement is a conflict. After it the
+                # newest version lies behind it, so the segment is never a removed one.
                 engine.append(self._to_table(kind, rows, engine.version // _SEGMENT))
             except AppendConflict:
-                engine.refresh(reopen=True)
+                engine.refresh()
             else:
                 self._written.set()  # the reader does not wait for a checkpoint
                 engine.maintain()

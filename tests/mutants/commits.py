@@ -225,6 +225,16 @@ COMMITS = [
         (_TABLE + "test_calls_in_one_look_look_once",),
     ),
     Mutant(
+        "table-opened-behind-each-snapshot",
+        "An append behind the snapshot of another writer reads on.",
+        "commits/log.py",
+        "self._engine.refresh()\n                    continue",
+        "self._engine.refresh(reopen=True)\n                    continue",
+        (
+            "tests/unit/commits/test_commit_snapshots.py::test_an_append_behind_a_snapshot_does_not_open_the_table_again",
+        ),
+    ),
+    Mutant(
         "look-without-an-answer",
         "A look that was not answered does not count.",
         "commits/log.py",

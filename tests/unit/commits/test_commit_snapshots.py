@@ -290,6 +290,31 @@ def test_of_closed_segments_only_the_snapshot_is_left(path: str) -> None:
     assert max(left["partition.segment"].to_pylist()) > closed
 
 
+def test_an_append_behind_a_snapshot_does_not_open_the_table_again(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads on, and its rows are in a segment that is not closed: all writers meet each one."""
+    store, epoch = started(path)
+    other = CommitStore.open(path, segment_versions=10)
+    fill(store, epoch, 0, 25)
+    other.commit("g", epoch, "m", {P1: [(0, 0)]})
+    fill(store, epoch, 25, 47)
+    store.compact()
+    closed = store._log._closed(store._log._snapshot_at)
+    opened: list[object] = []
+    opens = path_engine.PathEngine._open
+    monkeypatch.setattr(
+        path_engine.PathEngine, "_open", lambda self: opened.append(self) or opens(self)
+    )
+    assert other.commit("g", epoch, "m", {P1: [(1, 1)]})[P1].stable_offset == 2
+    assert not opened
+    monkeypatch.undo()
+    newest = VersionEntry.parse(max(Path(path, "_delta_log").glob("*.json")).read_bytes())
+    (segment,) = (int(Path(file).parent.name.removeprefix("segment=")) for file in newest.files)
+    assert segment > closed
+    assert seen(CommitStore.open(path)) == seen(store) == seen(other)
+
+
 def test_a_kill_at_any_step_leaves_the_same_state(path: str, tmp_path: Path) -> None:
     """After each file that a snapshot and its cleaning add or remove, the next one goes on.
 
