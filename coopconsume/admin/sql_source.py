@@ -121,7 +121,7 @@ def _refusal(name: str, value: str, expected: str) -> Exception:
 
 
 class _NoStream(DataSourceStreamReader):
-    """Refuses a stream. Spark stops a reader, and hides the error of one that it did not get."""
+    """Refuses a stream, by its first call: Spark shows another error if it gets no reader."""
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         raise _no_records()

@@ -63,13 +63,11 @@ def _topics(cluster: Cluster, options: Options) -> Check:
     partitions = sum(topic.partitions for topic in found)
     of = f"{counted(len(found), 'topic')}, {counted(partitions, 'partition')}"
     # Brokers say by a commit of the group whether it may read.
-    if waits:
-        remedy = "run it without onMissingTopic=wait"
-        return Check("topics", "untried", f"{of}; the rights to them were not tried", remedy)
-    if "group.id" not in options.kafka:
-        remedy = "give kafka.group.id"
-        return Check("topics", "untried", f"{of}; the rights to them were not tried", remedy)
-    return Check("topics", "ok", f"{of}; the group may read them")
+    has_group = "group.id" in options.kafka
+    if has_group and not waits:
+        return Check("topics", "ok", f"{of}; the group may read them")
+    remedy = "run it without onMissingTopic=wait" if waits else "give kafka.group.id"
+    return Check("topics", "untried", f"{of}; the rights to them were not tried", remedy)
 
 
 def table_checks(options: Options, spark: SparkSession) -> Iterator[Check]:

@@ -8,11 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from coopconsume.errors import (
-    BrokerUnreachable,
-    MissingOption,
-    TopicNotFound,
-)
+from coopconsume.errors import BrokerUnreachable, MissingOption, TopicNotFound
 from coopconsume.kafka import coordinator
 from coopconsume.kafka.calls import PATIENCE, KafkaCalls
 from coopconsume.kafka.identity import LOG_IDENTITIES

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 import venv
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
+from coopconsume.testing.local.jars import pyspark_home
+from tests.jvm import JVM_OPTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tests.conftest import Produce
+
+Produced: TypeAlias = "dict[tuple[str, int], dict[int, bytes]]"
 ROOT = Path(__file__).parents[2]
 _PACKAGES = ("coopconsume", "commits", "assignors")
 
@@ -19,6 +31,51 @@ def documented_commands(sign: str) -> str:
     blocks = re.findall(r"```sh\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
     (found,) = (block for block in blocks if sign in block)
     return str(found)
+
+
+def filled(commands: str, values: Mapping[str, str]) -> str:
+    """Returns documented commands with values where they have placeholders, each once."""
+    for placeholder, value in values.items():
+        assert commands.count(placeholder) == 1, placeholder
+        commands = commands.replace(placeholder, value)
+    return commands
+
+
+def submitting(folder: Path, workers: str | Path) -> dict[str, str]:
+    """Returns the environment of documented commands: PySpark's own Spark, on this machine.
+
+    Args:
+        folder: For links to programs.
+        workers: The Python of the workers.
+    """
+    (folder / "bin").mkdir()
+    (folder / "bin" / "python").symlink_to(sys.executable)
+    (folder / "bin" / "spark-submit").symlink_to(pyspark_home() / "bin" / "spark-submit")
+    return os.environ | {
+        "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "SPARK_HOME": str(pyspark_home()),
+        "JDK_JAVA_OPTIONS": JVM_OPTIONS,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": str(workers),
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+
+
+def job_folder(folder: Path, handlers: str) -> Path:
+    """A `checkout` with a module of handlers, ``shop.py``, and what it imports of the tests."""
+    (checkout(folder) / "shop.py").write_text(handlers)
+    shutil.copy(ROOT / "tests" / "spark" / "support.py", folder)
+    return folder
+
+
+def produced_orders(produce: Produce, topic: str, each: int, keys: int) -> Produced:
+    """Writes records to two partitions; returns their keys by partition and offset."""
+    found: Produced = {}
+    for partition in (0, 1):
+        records = [(b"k%d" % (i % keys), b"%d" % i) for i in range(each)]
+        offsets = produce(topic, records, partition)
+        found[topic, partition] = {o: k for o, (k, _) in zip(offsets, records, strict=True)}
+    return found
 
 
 def checkout(folder: Path) -> Path:

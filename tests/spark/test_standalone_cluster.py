@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
-import sys
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -16,12 +14,18 @@ import pytest
 from coopconsume import committed_rows
 from coopconsume.demo.processes import kill_tree, process_tree
 from coopconsume.testing.history import check, read_history
-from coopconsume.testing.local.jars import pyspark_home, spark_jars
+from coopconsume.testing.local.jars import spark_jars
 from coopconsume.testing.local.process import suspend
-from tests.jvm import JVM_OPTIONS
 from tests.spark.cluster import is_there, standalone_cluster, wait_until
 from tests.spark.deaths import Deaths
-from tests.spark.shipping import ROOT, bare_python, checkout, documented_commands
+from tests.spark.shipping import (
+    bare_python,
+    documented_commands,
+    filled,
+    job_folder,
+    produced_orders,
+    submitting,
+)
 from tests.spark.support import PATIENCE, done_book, pending_book
 
 if TYPE_CHECKING:
@@ -59,22 +63,9 @@ on_order = Recorded({history!r}, work)
 @contextmanager
 def submitted(folder: Path, values: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen]:
     """The documented commands for a standalone cluster, with values where it has placeholders."""
-    text = documented_commands("spark-submit --master spark://")
-    for placeholder, value in values.items():
-        assert text.count(placeholder) == 1, placeholder
-        text = text.replace(placeholder, value)
-    (folder / "bin").mkdir()
-    (folder / "bin" / "python").symlink_to(sys.executable)
-    (folder / "bin" / "spark-submit").symlink_to(pyspark_home() / "bin" / "spark-submit")
-    environment = os.environ | {
-        "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
-        "SPARK_HOME": str(pyspark_home()),
-        "JDK_JAVA_OPTIONS": JVM_OPTIONS,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_LOCAL_DIRS": str(folder / "scratch"),
-        "PYSPARK_PYTHON": str(bare_python(folder / "bare")),
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-    }
+    text = filled(documented_commands("spark-submit --master spark://"), values)
+    environment = submitting(folder, bare_python(folder / "bare"))
+    environment["SPARK_LOCAL_DIRS"] = str(folder / "scratch")
     with log.open("wb") as out:
         process = subprocess.Popen(
             ["bash", "-ec", text], env=environment, cwd=folder, stdout=out, stderr=out, text=True
@@ -120,15 +111,9 @@ def test_a_killed_executor_costs_what_was_in_flight(kafka, topic, produce, tmp_p
     """
     each, count = 800, 1_600
     name = topic(2)
-    produced: dict = {}
-    for partition in (0, 1):
-        records = [(b"k%d" % (i % 120), b"%d" % i) for i in range(each)]
-        offsets = produce(name, records, partition)
-        produced[name, partition] = {o: k for o, (k, _) in zip(offsets, records, strict=True)}
+    produced = produced_orders(produce, name, each, keys=120)
     history, table, out = (tmp_path / part for part in ("history", "commits", "out"))
-    folder = checkout(tmp_path / "checkout")
-    (folder / "shop.py").write_text(HANDLER.format(history=str(history)))
-    shutil.copy(ROOT / "tests" / "spark" / "support.py", folder)
+    folder = job_folder(tmp_path / "checkout", HANDLER.format(history=str(history)))
     log = tmp_path / "job.log"
     settings = (
         f"-o slots=2 -o maxOffsetsPerTrigger={WINDOW} -o batchTime=2 -o handlerTimeout=8 "

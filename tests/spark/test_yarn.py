@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,10 +15,15 @@ import pytest
 from coopconsume.demo.processes import kill_tree, process_tree
 from coopconsume.testing.history import check, read_history
 from coopconsume.testing.local.jars import pyspark_home, spark_jars
-from tests.jvm import JVM_OPTIONS
 from tests.spark.cluster import is_there, wait_until
 from tests.spark.deaths import Deaths
-from tests.spark.shipping import ROOT, checkout, documented_commands
+from tests.spark.shipping import (
+    documented_commands,
+    filled,
+    job_folder,
+    produced_orders,
+    submitting,
+)
 from tests.spark.support import PATIENCE, done_book, pending_book
 from tests.yarn import yarn
 
@@ -90,46 +94,22 @@ def command(servers: str, topic: str, table: Path) -> str:
         "/shared/commits": str(table),
         "-o slots=16": "-o slots=2 -o maxOffsetsPerTrigger=200 --concurrency 2 --available-now",
     }  # fmt: skip
-    text = common + documented_commands("spark-submit --master yarn")
-    for placeholder, value in values.items():
-        assert text.count(placeholder) == 1, placeholder
-        text = text.replace(placeholder, value)
-    return text
-
-
-def environment(folder: Path, cluster: Yarn) -> dict[str, str]:
-    """Returns what the commands run in: PySpark's own Spark, and the cluster's settings."""
-    (folder / "bin").mkdir()
-    (folder / "bin" / "python").symlink_to(sys.executable)
-    (folder / "bin" / "spark-submit").symlink_to(pyspark_home() / "bin" / "spark-submit")
-    return os.environ | {
-        "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
-        "SPARK_HOME": str(pyspark_home()),
-        "HADOOP_CONF_DIR": str(cluster.configuration),
-        "JDK_JAVA_OPTIONS": JVM_OPTIONS,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-    }
+    return filled(common + documented_commands("spark-submit --master yarn"), values)
 
 
 def test_an_executor_and_then_the_driver_are_killed(kafka, topic, produce, tmp_path):
     """By the documented command: YARN starts both again, no record is lost, keys stay in order."""
     each = 400
     name = topic(2)
-    produced: dict = {}
-    for partition in (0, 1):
-        records = [(b"k%d" % (i % 40), b"%d" % i) for i in range(each)]
-        offsets = produce(name, records, partition)
-        produced[name, partition] = {o: k for o, (k, _) in zip(offsets, records, strict=True)}
+    produced = produced_orders(produce, name, each, keys=40)
     history, table, out = (tmp_path / part for part in ("history", "table", "job.log"))
-    folder = checkout(tmp_path / "checkout")
-    (folder / "shop.py").write_text(HANDLER.format(history=str(history)))
-    shutil.copy(ROOT / "tests" / "spark" / "support.py", folder)
+    folder = job_folder(tmp_path / "checkout", HANDLER.format(history=str(history)))
     with yarn(tmp_path / "yarn", nodes=1) as cluster, out.open("wb") as log:
+        environment = submitting(tmp_path, sys.executable)
+        environment["HADOOP_CONF_DIR"] = str(cluster.configuration)
         job = subprocess.Popen(
             ["bash", "-ec", command(kafka.bootstrap_servers, name, table)],
-            env=environment(tmp_path, cluster), cwd=folder, stdout=log, stderr=log,
+            env=environment, cwd=folder, stdout=log, stderr=log,
         )  # fmt: skip
         deaths = Deaths(history, str(table), "shop")
         try:
