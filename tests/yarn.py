@@ -69,11 +69,13 @@ def jar_set() -> JarSet:
 @contextmanager
 def yarn(folder: Path, nodes: int = 2) -> Iterator[Yarn]:
     """A resource manager and node managers in one process, on free ports; they end with it."""
-    configuration = folder / "conf"
-    configuration.mkdir(parents=True)
-    (configuration / "capacity-scheduler.xml").write_text(_xml(_SCHEDULER))
-    (configuration / "core-site.xml").write_text(_xml({"fs.defaultFS": "file:///"}))
-    places = [configuration, *ensure(jar_set()), pyspark_home() / "jars" / "*"]
+    # Managers may read a file on their path at any time, also one that is being written.
+    configuration, managers = folder / "conf", folder / "managers"
+    for place in (configuration, managers):
+        place.mkdir(parents=True)
+        (place / "core-site.xml").write_text(_xml({"fs.defaultFS": "file:///"}))
+    (managers / "capacity-scheduler.xml").write_text(_xml(_SCHEDULER))
+    places = [managers, *ensure(jar_set()), pyspark_home() / "jars" / "*"]
     with (folder / "log").open("w") as log:
         port, process = launch_gateway(
             classpath=os.pathsep.join(map(str, places)),

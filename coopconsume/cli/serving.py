@@ -49,9 +49,10 @@ def with_address(port: int, interval: float) -> Callable[[Callable[..., Any]], C
 
 def serve(server: _Server, address: str) -> int:
     """Says where a server is, and waits until it ends or Ctrl-C comes; returns the exit code."""
-    click.echo(address)
-    click.echo("Ctrl-C ends it.", err=True)
     try:
+        # Who has read the address may end it at once.
+        click.echo(address)
+        click.echo("Ctrl-C ends it.", err=True)
         while server.is_open:
             time.sleep(0.2)
     except KeyboardInterrupt:
