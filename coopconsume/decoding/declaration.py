@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import NoneType, UnionType
@@ -29,6 +29,8 @@ T = TypeVar("T")
 Decode = Callable[..., Any]
 #: What JSON has.
 _OF_JSON = (dict, list, str, int, float, bool, NoneType)
+#: What makes defaults, and is no code of the user's.
+_MAKE_DATA = (list, dict, set)
 #: What becomes of null: the handler gets None, the record does not decode, or the function decides.
 Null = Literal["none", "refused", "decoded"]
 
@@ -97,6 +99,8 @@ class FieldDecoder(NamedTuple):
         declared: The declared type; None: it is not known.
         shown: The declaration, for people.
         needs_context: Whether the function also takes the topic of the record and its headers.
+        is_pure: Whether the function runs no code of the user's, such as a validator: it always
+            ends, and nobody sees when it is called.
     """
 
     decode: Decode
@@ -104,6 +108,7 @@ class FieldDecoder(NamedTuple):
     declared: Any
     shown: str
     needs_context: bool = False
+    is_pure: bool = False
 
 
 def decoder_of(name: str, given: Any, *, connects: bool = True) -> FieldDecoder:
@@ -153,9 +158,9 @@ def label_of(given: Any) -> str:
 
 def _decoder_of(name: str, given: Any, label: str, *, connects: bool) -> FieldDecoder:
     if given == "json":
-        return FieldDecoder(json.loads, "none", None, label)
+        return FieldDecoder(json.loads, "none", None, label, is_pure=True)
     if given == "text":
-        return FieldDecoder(bytes.decode, "none", str, label)
+        return FieldDecoder(bytes.decode, "none", str, label, is_pure=True)
     if isinstance(given, SchemaRegistryDecoder):
         given.check(name)
         made = with_context(given.made(), name) if connects else bytes
@@ -214,7 +219,8 @@ def _of_type(name: str, given: Any, label: str, *, connects: bool) -> FieldDecod
     if not connects and not of_pydantic:
         _refuse_unreadable(name, label, kinds)
     null: Null = "none" if NoneType in members else "refused"
-    return FieldDecoder(decode, null, given, label)
+    is_pure = not of_pydantic and all(map(_is_data, _types_of(kinds)))
+    return FieldDecoder(decode, null, given, label, is_pure=is_pure)
 
 
 def _json_decoder(given: Any, *, pydantic: bool) -> Callable[[bytes], Any]:
@@ -232,21 +238,64 @@ def _refuse_unreadable(name: str, label: str, kinds: Sequence[Any]) -> None:
     """Refuses classes with a part that msgspec reads from no JSON: no record would decode."""
     from msgspec import inspect
 
+    def is_needed(one: Any) -> bool:
+        # A field that may be left out, or be something else, does without it.
+        return getattr(one, "required", True) and not isinstance(one, inspect.UnionType)
+
+    for one in _types_of(kinds, is_needed):
+        if isinstance(one, inspect.CustomType):
+            _refuse_custom(name, label, one.cls)
+
+
+def _types_of(kinds: Sequence[Any], follows: Callable[[Any], bool] = bool) -> Iterator[Any]:
+    """Yields the types and fields of classes, and those of their parts, as msgspec sees them.
+
+    Args:
+        kinds: The classes.
+        follows: Whether a type or a field is one to yield, and its parts are.
+    """
+    from msgspec import inspect
+
     rest: list[Any] = [*inspect.multi_type_info(kinds)]
     seen: dict[int, Any] = {}
     while rest:
         one = rest.pop()
-        # A field that may be left out, or be something else, does without it.
-        is_needed = getattr(one, "required", True) and not isinstance(one, inspect.UnionType)
-        if id(one) in seen or not is_needed:
+        if id(one) in seen or not follows(one):
             continue
         seen[id(one)] = one
-        if isinstance(one, inspect.CustomType):
-            _refuse_custom(name, label, one.cls)
-            continue
+        yield one
         parts = [getattr(one, field) for field in one.__struct_fields__]
         parts += [each for part in parts if isinstance(part, tuple) for each in part]
         rest += [part for part in parts if isinstance(part, inspect.Type | inspect.Field)]
+
+
+def _is_data(one: Any) -> bool:
+    """Whether msgspec makes values of a type or a field of a class by itself."""
+    match type(one).__name__:
+        case "Field":
+            return one.default_factory in _MAKE_DATA or not callable(one.default_factory)
+        case "StructType":
+            return not hasattr(one.cls, "__post_init__")
+        case "StrType":
+            return one.pattern is None
+        case "DictType":
+            return type(one.key_type).__name__ == "StrType"
+        case (
+            "AnyType"
+            | "NoneType"
+            | "BoolType"
+            | "IntType"
+            | "FloatType"
+            | "DecimalType"
+            | "DateTimeType"
+            | "UUIDType"
+            | "ListType"
+            | "UnionType"
+            | "LiteralType"
+        ):
+            return True
+        case _:
+            return False
 
 
 def _refuse_custom(name: str, label: str, kind: Any) -> None:

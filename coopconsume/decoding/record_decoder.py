@@ -88,7 +88,8 @@ class RecordDecoder:
         call = self._before(handler)
         decode = {name: field.decode for name, field in self._of.items()}
         with_context = [name for name, field in self._of.items() if field.needs_context]
-        return with_parts(call, HandlerParts(handler, decode, with_context))
+        reads_ahead = [field.is_pure for field in self._of.values()] == [True]
+        return with_parts(call, HandlerParts(handler, decode, with_context, reads_ahead))
 
     def _before(self, handler: Callable[[Record[Any, Any]], Any]) -> Callable[[Fields], Any]:
         """Returns a function that decodes a record before it calls a handler with it."""
@@ -119,7 +120,8 @@ def field_of(name: str, field: FieldDecoder) -> Field:
         name: ``key`` or ``value``.
         field: Its decoder.
     """
-    decode, null, _, shown, needs_context = field
+    decode, null, shown = field.decode, field.null, field.shown
+    needs_context = field.needs_context
 
     def of(data: bytes | None, topic: str, headers: Headers) -> Any:
         if data is None and null != "decoded":

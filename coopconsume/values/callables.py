@@ -117,11 +117,14 @@ class HandlerParts(NamedTuple):
         decode: Functions of bytes that are not null, by ``key`` and ``value``; of each field that
             is declared.
         with_context: The fields whose functions also take the topic of the record and its headers.
+        reads_ahead: Whether there is one function, and it may be called for a record before the
+            handlers of those before it.
     """
 
     handler: Callable[[Any], Any]
     decode: Mapping[str, Callable[..., Any]]
     with_context: Collection[str] = ()
+    reads_ahead: bool = False
 
 
 def with_parts(function: FunctionT, parts: HandlerParts) -> FunctionT:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import repeat
+from contextlib import suppress
+from functools import partial
+from itertools import chain, count, repeat
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,7 +12,7 @@ from coopconsume.record import Record
 from coopconsume.worker.input_rows import HASH, KEY, OFFSET, STAMP, VALUE, InputRow, headers_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow as pa
 
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 _VALUE: Final = Record._fields.index("value")
 #: Where the field is that is drawn last.
 _LAST: Final = len(Record._fields) - 1
+#: So many cells are decoded at once: where a decoder and a handler are called in turn, the code of
+#: each has to be read again by the processor.
+_AT_ONCE: Final = 16
 
 
 class RowRecords:
@@ -62,6 +67,9 @@ class RowRecords:
         self._columns = (topics, numbers, self.offsets, keys, values, stamps, headers, attempts)
         self._cells = [*map(iter, self._columns)]
         fields = list(self._cells)
+        #: The one function's results, where it reads ahead of the cells of its field.
+        self._ahead: Iterator[Any] = iter(())
+        self._only = next(iter(handler.decode)) if len(handler.decode) == 1 else None
         for name, function in handler.decode.items():
             place = Record._fields.index(name)
             context: list[Iterator[Any]] = []
@@ -69,6 +77,8 @@ class RowRecords:
                 context = [iter(topics), iter(headers)]
                 self._cells += context
             fields[place] = map(function, fields[place], *context)
+            if handler.reads_ahead:
+                fields[place] = self._ahead = _in_blocks(function, self._columns[place])
         # `Record._make` is Python. What a decoder raises may be StopIteration: not strict.
         self.made: Iterator[Record[Any, Any]] = map(
             tuple.__new__, repeat(Record), zip(*fields, strict=False)
@@ -77,6 +87,9 @@ class RowRecords:
     def skip(self, number: int) -> None:
         """Has `made` continue behind a row; it has drawn all cells of the row, some or none."""
         rest = self._rows - number - 1
+        if length_hint(self._cells[0]) > rest:
+            with suppress(Exception):  # It may be one that does not decode.
+                next(self._ahead, None)
         for cells in self._cells:
             if length_hint(cells) > rest:
                 next(cells)
@@ -89,7 +102,8 @@ class RowRecords:
                 from coopconsume.decoding.failures import refusal
 
                 has_drawn_value = length_hint(self._cells[_VALUE]) == rest
-                return refusal("value" if has_drawn_value else "key", error)
+                name = self._only or ("value" if has_drawn_value else "key")
+                return refusal(name, error)
         except Exception as odd:  # noqa: BLE001 - an error of the user's can raise as it is looked at
             return odd
         finally:
@@ -108,3 +122,16 @@ class RowRecords:
         """Returns the record of a row as it is in Kafka."""
         cells: Any = tuple([column[number] for column in self._columns])
         return cells  # type: ignore[no-any-return]
+
+
+def _in_blocks(function: Callable[[Any], Any], cells: list[Any]) -> Iterator[Any]:
+    """Yields the results of a function for cells; it is called for several of them at once."""
+    blocks = map(slice, count(0, _AT_ONCE), range(_AT_ONCE, len(cells) + _AT_ONCE, _AT_ONCE))
+    return chain.from_iterable(map(partial(_results, function), map(cells.__getitem__, blocks)))
+
+
+def _results(function: Callable[[Any], Any], cells: list[Any]) -> Iterable[Any]:
+    try:
+        return [*map(function, cells)]
+    except Exception:  # noqa: BLE001 - it is raised at its own cell
+        return map(function, cells)

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 #: The columns of what may be decoded.
 _COLUMNS = {"key": KEY, "value": VALUE}
+#: Bytes of a cell: where they have more on average, none is decoded before its turn. It would have
+#: the first handler wait, and take memory.
+_SMALL = 16_384
 
 
 class SerialRunner(Runner):
@@ -113,4 +116,5 @@ def _parts(handler: Handler, batch: pa.RecordBatch) -> HandlerParts:
     parts = parts_of(handler)
     if parts is None or any(batch.column(_COLUMNS[name]).null_count for name in parts.decode):
         return HandlerParts(handler, {})
-    return parts
+    size = max(batch.column(_COLUMNS[name]).nbytes for name in parts.decode)
+    return parts._replace(reads_ahead=parts.reads_ahead and size <= batch.num_rows * _SMALL)

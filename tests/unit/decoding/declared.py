@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
+import enum
 import pathlib
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 import pydantic
@@ -52,6 +54,45 @@ class Struct(msgspec.Struct):
 
     amount: int
     lines: list[Line] = []
+
+
+class Plain(msgspec.Struct):
+    """A struct of data alone."""
+
+    amount: int = 0
+    names: list[str] = []
+    by_name: dict[str, Any] = {}
+    at: dt.datetime | None = None
+    above: Plain | None = None
+
+
+class Checked(msgspec.Struct):
+    """A struct with code of its own."""
+
+    amount: int
+
+    def __post_init__(self):
+        """Check nothing."""
+
+
+class Letters(enum.Enum):
+    """An enumeration with code of its own."""
+
+    A = "a"
+
+    @classmethod
+    def _missing_(cls, value):
+        return cls.A
+
+
+#: Types with a part that runs code of the user.
+RUN_CODE = [
+    Line,
+    Checked,
+    Letters,
+    dict[Letters, int],
+    Annotated[str, msgspec.Meta(pattern="(a*)*b")],
+]
 
 
 class Model(pydantic.BaseModel):

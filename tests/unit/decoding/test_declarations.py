@@ -8,9 +8,11 @@ import threading
 from functools import partial
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from coopconsume.decoding import DecoderFactory, Decoding, SchemaRegistryDecoder
+from coopconsume.decoding.declaration import decoder_of
 from coopconsume.decoding.record_decoder import record_decoder
 from coopconsume.errors import InvalidOption, NotDecodable
 from coopconsume.record import Record, Reject, Retry
@@ -25,6 +27,7 @@ from tests.unit.decoding.declared import (
     Model,
     Order,
     Page,
+    Plain,
     PydanticOrder,
     Struct,
     number,
@@ -240,6 +243,26 @@ def test_a_process_makes_a_decoder_once():
     assert record_decoder(one) is record_decoder(one)
     assert record_decoder(one) is not record_decoder(other)
     assert len(calls) == 2
+
+
+_MADE = msgspec.defstruct("Made", [("at", int, msgspec.field(default_factory=lambda: 1))])
+_RUN_CODE = [Model, Order, PydanticOrder, number, DecoderFactory(lambda: number), f"{NAMES}number"]
+
+
+@pytest.mark.parametrize(
+    "given", ["json", "text", Plain, Plain | None, Page[Plain], Page[Page[int]]]
+)
+def test_what_runs_no_code_of_the_user_is_known(given):
+    """Structs of data, in any depth."""
+    assert decoder_of("value", given).is_pure
+
+
+@pytest.mark.parametrize(
+    "given", [*_RUN_CODE, _MADE, Page[_MADE], *(Page[kind] for kind in declared.RUN_CODE)]
+)
+def test_what_may_run_code_of_the_user_is_known(given):
+    """Validators, patterns, factories of defaults: in any part."""
+    assert not decoder_of("value", given).is_pure
 
 
 def test_a_check_makes_nothing_of_a_factory():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import random
@@ -147,10 +148,25 @@ class _Deserializer(Deserializer):
         return _decoded(value)
 
 
-@pytest.mark.parametrize("decode", [_decoded, _Deserializer()])
+def _loads(data):
+    return json.loads(data)
+
+
+def raw(cell):
+    """The bytes of a key or a value."""
+    return cell.encode() if isinstance(cell, str) else cell
+
+
+@pytest.mark.parametrize(
+    "decoding",
+    [
+        Decoding("text", _decoded), Decoding("text", _Deserializer()), Decoding(value=_decoded),
+        Decoding("text"), Decoding(value="text"),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("ordering", ["key", "unordered"])
 @pytest.mark.parametrize("way", WAYS)
-def test_each_record_has_its_own_fields(way, ordering, decode):
+def test_each_record_has_its_own_fields(way, ordering, decoding):
     """Behind any that do not decode, by key or value, that fail, and that wait behind one."""
     choice, seen = random.Random(54), {}
     rows = [(0, n, choice.choice([b"a", b"b", b"c", b"\xff"])) for n in range(200)]
@@ -160,30 +176,51 @@ def test_each_record_has_its_own_fields(way, ordering, decode):
 
     def handler(record):
         seen[record.offset] = record
-        if record.value.startswith("fails") and record.offset > 100:
+        if raw(record.value).startswith(b"fails") and record.offset > 100:
             raise Retry
 
     report = run(
         handler, rows, way=way, values=values, headers=headers, ordering=ordering,
-        decoding=Decoding("text", decode), policy=RETRIES_LATER,
+        decoding=decoding, policy=RETRIES_LATER,
     )  # fmt: skip
     letters = {letter.offset: letter for letter in report.dead}
     failed = {failure.offset for failure in report.partitions[0].failed}
     waiting = {offset for offset, _ in report.partitions[0].blocked}
     assert failed, "some keys wait"
+    assert letters
     assert bool(waiting) == (ordering == "key")
     assert {*seen} | {*letters} | waiting == {*range(200)}
     for n, (_, _, key) in enumerate(rows):
         fields = (values[n], (("n", b"%d" % n),))
         if n in seen:
             one = seen[n]
-            assert (one.key.encode(), one.value.encode(), one.headers) == (key, *fields)
+            assert (raw(one.key), raw(one.value), one.headers) == (key, *fields)
             assert (one.topic, one.partition, one.attempt) == ("t", 10, 1)
         elif n in letters:
             letter = letters[n]
             assert (letter.key, letter.value, letter.headers) == (key, *fields)
-            assert ("key" if key == b"\xff" else "value") == letter.reason.split(": ")[1]
+            is_of_key = decoding.key is not None and key == b"\xff"
+            assert ("key" if is_of_key else "value") == letter.reason.split(": ")[1]
             assert "AssertionError" not in letter.reason
+
+
+@pytest.mark.parametrize(
+    ("declared", "size", "ahead"),
+    [("json", 10, True), ("json", 100_000, False), (_loads, 10, False)],
+)
+def test_small_values_are_decoded_before_their_turn_if_no_code_of_the_user_runs(
+    declared, size, ahead, monkeypatch
+):
+    """Which record hangs as it is decoded is known by that, and of large values there is one."""
+    loads, calls = json.loads, []
+    monkeypatch.setattr(json, "loads", lambda data: (calls.append("decode"), loads(data))[1])
+    rows = [(0, n, b"a") for n in range(40)]
+    values = [b'"%s"' % (b"v" * size)] * 40
+    decoding = Decoding(value=declared)
+    report = run(lambda record: calls.append("handle"), rows, values=values, decoding=decoding)
+    assert done(report) == [*range(40)]
+    assert calls.count("decode") == calls.count("handle") == 40
+    assert (calls.index("handle") > 1) == ahead
 
 
 @pytest.mark.parametrize("way", WAYS)
