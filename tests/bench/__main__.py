@@ -23,6 +23,7 @@ from tests.bench.figures import WARM_UPS
 from tests.bench.group import group
 from tests.bench.growth import growth
 from tests.bench.harness import prepared, surroundings
+from tests.bench.hot_key import hot_key
 from tests.bench.owners import owners
 from tests.bench.processing import processing
 from tests.bench.queue import queue
@@ -63,6 +64,7 @@ _BENCHMARKS: dict[str, Callable[[Harness, Callable[[str], None]], list[Report]]]
     "typed": typed,
     "empty": empty,
     "processing": processing,
+    "hot-key": hot_key,
     "realtime": realtime,
     "latency": latency,
     "state": state,

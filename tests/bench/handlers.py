@@ -252,3 +252,29 @@ class StuckStamps(Stamps):
         if record.key == key and record.offset >= offset and not self.is_over:
             self.is_over = True
             time.sleep(seconds)
+
+
+class Timed:
+    """Takes 5 ms; notes when each call began and ended, and whether it was for one key.
+
+    Args:
+        folder: Where the notes go, in a file of each process.
+        key: The key.
+    """
+
+    def __init__(self, folder: str, key: bytes) -> None:
+        self.folder = folder
+        self.key = key
+        self.file: int | None = None
+
+    def __reduce__(self) -> Any:
+        return Timed, (self.folder, self.key)
+
+    def __call__(self, record: Record) -> None:
+        """Handle one record."""
+        began = time.time()
+        time.sleep(0.005)
+        if self.file is None:
+            path = f"{self.folder}/{os.getpid()}"
+            self.file = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+        os.write(self.file, b"%f %f %d\n" % (began, time.time(), record.key == self.key))
