@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _SLOTS = 2
 
 
-def idle_job(partitions: int) -> Job:
+def idle_job(partitions: int, slots: int = _SLOTS) -> Job:
     """A job that owns partitions with everything done and committed."""
     options = Options.parse(
         {
@@ -41,7 +41,7 @@ def idle_job(partitions: int) -> Job:
         handler=print, concurrency=1, ordering="key", policy=RetryPolicy(), dead_letters=None,
         park=False, outputs=None, interval=0.0, available_now=False,
     )  # fmt: skip
-    meter = Meter({"id": "q", "runId": "r", "name": None, "groupId": "g", "clientId": "c"}, _SLOTS)
+    meter = Meter({"id": "q", "runId": "r", "name": None, "groupId": "g", "clientId": "c"}, slots)
     assignment: Any = EpochAssignment.__new__(EpochAssignment)
     ends = {("t", number): 10 for number in range(partitions)}
     assignment.options = options
@@ -71,7 +71,7 @@ def idle_job(partitions: int) -> Job:
         options=options, may_work_for=lambda *_: True, driver_lock=None
     )
     with mock.patch("coopconsume.runtime.dispatch.spark_jobs.open_mailbox"):
-        job = Job(mock.sentinel.spark, membership, job_spec, _SLOTS, meter)
+        job = Job(mock.sentinel.spark, membership, job_spec, slots, meter)
     job._current.state = EpochState(job._context, assignment, {})
     return job
 

@@ -241,7 +241,7 @@ class Dispatcher:
         free = self._planner.free_slots(epoch_state)
         if not free or not self._is_ours(epoch_state) or not self._may_work(epoch_state):
             return
-        young = sum(run.first_report is None for run in batches)
+        young = sum(not run.has_begun for run in batches)
         if self._begins_real_time(epoch_state, free, now) or young >= BATCHES_AT_ONCE:
             return
         plan = self._planner.plan(epoch_state, free, now, self.sizes.limits)
@@ -332,8 +332,11 @@ class Dispatcher:
 
 
 def _comes_back(run: Run, now: float) -> bool:
-    """Whether slots of a batch come back one by one: most are to go into one next batch."""
-    since, taken = run.first_report, now - run.begins_at
+    """Whether slots of a batch come back one by one: most are to go into one next batch.
+
+    They do so where the rows of all of them end, and where the time of all of them is over.
+    """
+    since, taken = run.first_timeout or run.first_report, now - run.begins_at
     if since is None or not run.active:
         return False
     return now - since < min(2.0, 0.1 + taken / 2)

@@ -181,7 +181,8 @@ class Reports:
         run.rate += handled / max(report.stats.busy, 0.001)
         if task.kept is None and not end.crashed:
             self._sizes.reported(report, handled)
-        run.timed_out |= end.timed_out and not (end.tripped or end.stopped)
+        if end.timed_out and not (end.tripped or end.stopped):
+            run.first_timeout = run.first_timeout or now
         task.is_stopped |= bool(end.stopped or end.channel_error)
         if end.crashed:
             self._crashed(run, task, report, now)

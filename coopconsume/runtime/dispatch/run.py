@@ -108,15 +108,15 @@ class Run:
     #: Failures in a row, and gates of rate limits, with which slots begin; see `BatchSpec`.
     streaks: Mapping[int, int] = field(default_factory=dict)
     gates: Mapping[int, Mapping[int | None, float]] = field(default_factory=dict)
-    #: When the first final report came.
+    #: When the first final report came, and the first of a slot that had rows left as its time box
+    #: closed.
     first_report: float | None = None
+    first_timeout: float | None = None
     #: Handler calls and filtered records in all reports.
     handled: int = 0
     filtered: int = 0
     #: Handler calls a second, of all slots that have ended.
     rate: float = 0.0
-    #: Whether the time box of a slot ended before its rows did.
-    timed_out: bool = False
     #: After which its slots start nothing, on the workers' clocks, in seconds since the epoch.
     latest_start: float = math.inf
     #: Name of the query or of its group, for people.
@@ -165,6 +165,17 @@ class Run:
     def active(self) -> list[SlotTask]:
         """Slots without a final report that have not given records back."""
         return [task for task in self.tasks.values() if task.is_active]
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether Spark has started a slot of it, as far as it is known."""
+        met = (task.met_at is not None for task in self.tasks.values())
+        return self.first_report is not None or any(met)
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether the time box of a slot ended before its rows did."""
+        return self.first_timeout is not None
 
     @property
     def is_withdrawn(self) -> bool:

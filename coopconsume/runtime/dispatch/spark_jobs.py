@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Batches at once in which no slot has reported yet; those that wait for slow slots do not count.
+#: Batches that Spark may read and start at once: slots that are free meanwhile share the next.
 BATCHES_AT_ONCE: Final = 2
 _INTERRUPT_EVERY: Final = 1.0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -35,14 +36,14 @@ if TYPE_CHECKING:
     from coopconsume.runtime.loop import Job
 
 
-@pytest.fixture
-def batch() -> Iterator[tuple[Job, Run]]:
-    """A job of two slots, and a batch of offsets 10 to 19 that Spark does not run."""
-    job = idle_job(1)
+@contextmanager
+def in_batch(slots: int, end: int) -> Iterator[tuple[Job, Run]]:
+    """A job of some slots, and a batch of offsets from 10 on that Spark does not run."""
+    job = idle_job(1, slots)
     epoch_state = job._epoch_state
     assert epoch_state is not None
     epoch_state.log_watch._ends_at = epoch_state.log_watch._starts_at = time.monotonic() + 1e6
-    epoch_state.partitions[0].ledger.end = 20
+    epoch_state.partitions[0].ledger.end = end
     with (
         mock.patch.object(EpochProof, "is_confirmed", new=True),
         mock.patch.object(DaemonPool, "submit"),
@@ -53,6 +54,13 @@ def batch() -> Iterator[tuple[Job, Run]]:
         job._dispatcher.runs.check()
         epoch_state.end()
     job._dispatcher.close()
+
+
+@pytest.fixture
+def batch() -> Iterator[tuple[Job, Run]]:
+    """A job of two slots, and a batch of offsets 10 to 19."""
+    with in_batch(2, 20) as found:
+        yield found
 
 
 def report(
@@ -167,6 +175,39 @@ def test_slots_that_come_back_one_by_one_are_waited_for_for_a_moment(
     assert not _comes_back(run, run.first_report + 2.0)
     job._dispatcher.reports.reported(report(0))
     assert not _comes_back(run, run.first_report + 0.05), "all have"
+
+
+def test_slots_whose_time_is_over_are_waited_for_however_long_ago_others_came_back(
+    batch: tuple[Job, Run],
+) -> None:
+    """Their times are over one after the other: alone, each would read what is next by itself."""
+    job, run = batch
+    job._dispatcher.reports.reported(report(1))
+    run.first_report = time.monotonic() - 9.0
+    assert not _comes_back(run, time.monotonic())
+    run.tasks[1].has_ended = False
+    job._dispatcher.reports.reported(report(1, end=SlotEnd(timed_out=True)))
+    assert run.first_timeout is not None
+    assert _comes_back(run, run.first_timeout + 0.05)
+    assert not _comes_back(run, run.first_timeout + 2.0)
+
+
+def test_a_slot_waits_for_batches_that_spark_starts_not_for_those_at_work() -> None:
+    """Batches of few slots may take as long as their handlers, and hold up no other slot."""
+    with in_batch(4, 10**6) as (job, first):
+        dispatcher, epoch_state = job._dispatcher, job._epoch_state
+        assert epoch_state is not None
+
+        def launched(slot: int | None = None) -> list[tuple[int, ...]]:
+            if slot is not None:
+                dispatcher.reports.reported(report(slot))
+            first.first_report = time.monotonic() - 9.0
+            dispatcher.launch(epoch_state, stopping=False)
+            return [run.plan.slots for run in dispatcher.runs.by_number.values() if run != first]
+
+        assert [launched(slot) for slot in (0, 1, 2)] == [[(0,)], [(0,), (1,)], [(0,), (1,)]]
+        with mock.patch.object(dispatcher.leases, "has_met", lambda at: at[1] == 1):
+            assert launched() == [(0,), (1,), (2,)]
 
 
 def test_of_a_run_that_is_drained_a_slot_without_a_lease_never_begins(
