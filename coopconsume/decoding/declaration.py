@@ -273,9 +273,11 @@ def _is_data(one: Any) -> bool:
     """Whether msgspec makes values of a type or a field of a class by itself."""
     match type(one).__name__:
         case "Field":
-            return one.default_factory in _MAKE_DATA or not callable(one.default_factory)
+            make = one.default_factory
+            return any(make is kind for kind in _MAKE_DATA) or not callable(make)
         case "StructType":
-            return not hasattr(one.cls, "__post_init__")
+            kind = get_origin(one.cls) or one.cls  # Page[Order] shows no method of Page.
+            return not (hasattr(kind, "__post_init__") or hasattr(kind, "__del__"))
         case "StrType":
             return one.pattern is None
         case "DictType":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import partial
 from itertools import chain, count, repeat
 from operator import length_hint
@@ -41,7 +40,8 @@ class RowRecords:
         parts: The part of each row.
         offsets: The offset of each row.
         made: Makes the record of the next row. It calls nothing but the library's or the user's
-            decoder: there is no line of Python for a record.
+            decoder: there is no line of Python for a record. Another one takes its place behind a
+            record that was not made, or that waits.
     """
 
     def __init__(self, batch: pa.RecordBatch, outcome: TaskOutcome, handler: HandlerParts) -> None:
@@ -66,8 +66,10 @@ class RowRecords:
         #: Of each field of a record, the cells of all rows, and an iterator over them.
         self._columns = (topics, numbers, self.offsets, keys, values, stamps, headers, attempts)
         self._cells = [*map(iter, self._columns)]
-        fields = list(self._cells)
-        #: The one function's results, where it reads ahead of the cells of its field.
+        fields: list[Iterator[Any]] = list(self._cells)
+        self._fields = fields
+        #: The function that reads ahead, the place of its field, and its results from some row on.
+        self._reads_ahead: tuple[Callable[[Any], Any], int] | None = None
         self._ahead: Iterator[Any] = iter(())
         self._only = next(iter(handler.decode)) if len(handler.decode) == 1 else None
         for name, function in handler.decode.items():
@@ -78,21 +80,41 @@ class RowRecords:
                 self._cells += context
             fields[place] = map(function, fields[place], *context)
             if handler.reads_ahead:
-                fields[place] = self._ahead = _in_blocks(function, self._columns[place])
-        # `Record._make` is Python. What a decoder raises may be StopIteration: not strict.
-        self.made: Iterator[Record[Any, Any]] = map(
-            tuple.__new__, repeat(Record), zip(*fields, strict=False)
-        )
+                self._reads_ahead = function, place
+        self.made: Iterator[Record[Any, Any]]
+        self._make(0)
 
-    def skip(self, number: int) -> None:
-        """Has `made` continue behind a row; it has drawn all cells of the row, some or none."""
-        rest = self._rows - number - 1
+    def _make(self, number: int) -> None:
+        """Has `made` begin with a row; the cells of all rows before it are drawn."""
+        if self._reads_ahead is not None:
+            function, place = self._reads_ahead
+            self._ahead = _in_blocks(function, self._columns[place], number)
+            self._fields[place] = self._ahead
+        # `Record._make` is Python. What a decoder raises may be StopIteration: not strict.
+        self.made = map(tuple.__new__, repeat(Record), zip(*self._fields, strict=False))
+
+    def skip(self, number: int) -> Iterator[Record[Any, Any]]:
+        """Has `made` continue behind a row; it has drawn all cells of the row, some or none.
+
+        Returns:
+            `made`.
+        """
+        rest, is_ahead = self._rows - number - 1, True
         if length_hint(self._cells[0]) > rest:
-            with suppress(Exception):  # It may be one that does not decode.
+            try:
                 next(self._ahead, None)
+            except Exception:  # noqa: BLE001 - it may be one that does not decode
+                is_ahead = False
+        elif length_hint(self._cells[_LAST]) > rest:
+            is_ahead = False
         for cells in self._cells:
             if length_hint(cells) > rest:
                 next(cells)
+        if not is_ahead:
+            # What was raised, such as by a handler of a signal, may have come between two cells,
+            # and would have the records behind it get values of others.
+            self._make(number + 1)
+        return self.made
 
     def error_of(self, number: int, error: BaseException) -> BaseException:
         """Returns the error of a row: if its record was not made, that of its decoder."""
@@ -124,9 +146,16 @@ class RowRecords:
         return cells  # type: ignore[no-any-return]
 
 
-def _in_blocks(function: Callable[[Any], Any], cells: list[Any]) -> Iterator[Any]:
-    """Yields the results of a function for cells; it is called for several of them at once."""
-    blocks = map(slice, count(0, _AT_ONCE), range(_AT_ONCE, len(cells) + _AT_ONCE, _AT_ONCE))
+def _in_blocks(function: Callable[[Any], Any], cells: list[Any], first: int) -> Iterator[Any]:
+    """Yields the results of a function for cells; it is called for several of them at once.
+
+    Args:
+        function: The function.
+        cells: The cells.
+        first: The place of the first cell that it is called for.
+    """
+    ends = range(first + _AT_ONCE, len(cells) + _AT_ONCE, _AT_ONCE)
+    blocks = map(slice, count(first, _AT_ONCE), ends)
     return chain.from_iterable(map(partial(_results, function), map(cells.__getitem__, blocks)))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.compute as pc
+
 from coopconsume.state.value import State
 from coopconsume.values.callables import HandlerParts, parts_of
 from coopconsume.worker.input_rows import KEY, VALUE
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
 
 #: The columns of what may be decoded.
 _COLUMNS = {"key": KEY, "value": VALUE}
-#: Bytes of a cell: where they have more on average, none is decoded before its turn. It would have
-#: the first handler wait, and take memory.
+#: Bytes of a cell: where one has more, none is decoded before its turn. It would have handlers
+#: before it wait, and if it ended the worker for want of memory, another record would be charged.
 _SMALL = 16_384
 
 
@@ -59,7 +61,7 @@ class SerialRunner(Runner):
                     continue
                 if blocked[part] and lanes.is_blocked(row := records.row(i)):
                     progress.skip(i)
-                    records.skip(i)
+                    made = records.skip(i)
                     outcome.draft.block(row)
                     continue
                 handled += 1
@@ -74,7 +76,7 @@ class SerialRunner(Runner):
                         is_kept = type(answer) is State and keeps(i, answer)
                         answer = None if is_kept else outcome.checked(answer)
                 except BaseException as error:  # noqa: BLE001 - SystemExit too costs its record alone
-                    answer = records.error_of(i, error)
+                    answer, made = records.error_of(i, error), records.made
                 if answer is not None:
                     outcome.streak.number = handled
                     at_work, cells[code] = None, 0
@@ -116,5 +118,14 @@ def _parts(handler: Handler, batch: pa.RecordBatch) -> HandlerParts:
     parts = parts_of(handler)
     if parts is None or any(batch.column(_COLUMNS[name]).null_count for name in parts.decode):
         return HandlerParts(handler, {})
-    size = max(batch.column(_COLUMNS[name]).nbytes for name in parts.decode)
-    return parts._replace(reads_ahead=parts.reads_ahead and size <= batch.num_rows * _SMALL)
+    reads_ahead = parts.reads_ahead and all(
+        _is_small(batch.column(_COLUMNS[name])) for name in parts.decode
+    )
+    return parts._replace(reads_ahead=reads_ahead)
+
+
+def _is_small(cells: pa.Array) -> bool:
+    # To look at each cell of few would take longer than they do.
+    if cells.nbytes <= _SMALL:
+        return True
+    return bool(pc.max(pc.binary_length(cells)).as_py() <= _SMALL)

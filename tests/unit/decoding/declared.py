@@ -75,6 +75,37 @@ class Checked(msgspec.Struct):
         """Check nothing."""
 
 
+class CheckedPage(msgspec.Struct, Generic[T]):
+    """A generic struct with code of its own."""
+
+    rows: list[T] = []
+
+    def __post_init__(self):
+        """Check nothing."""
+
+
+class Freed(msgspec.Struct):
+    """A struct with code that runs as a decoded value is thrown away."""
+
+    amount: int
+
+    def __del__(self):
+        """Free nothing."""
+
+
+class LikeList:
+    """A function that is equal to list, and is code of the user."""
+
+    def __call__(self):
+        """Make a default."""
+
+    def __eq__(self, other):
+        return other is list
+
+    def __hash__(self):
+        return hash(list)
+
+
 class Letters(enum.Enum):
     """An enumeration with code of its own."""
 
@@ -89,6 +120,9 @@ class Letters(enum.Enum):
 RUN_CODE = [
     Line,
     Checked,
+    CheckedPage[int],
+    Freed,
+    msgspec.defstruct("Like", [("at", int, msgspec.field(default_factory=LikeList()))]),
     Letters,
     dict[Letters, int],
     Annotated[str, msgspec.Meta(pattern="(a*)*b")],

@@ -20,6 +20,7 @@ from coopconsume.runtime.checks import check_decoding
 from coopconsume.runtime.trace import plain
 from tests.unit.decoding import declared
 from tests.unit.decoding.declared import (
+    CheckedPage,
     Files,
     Line,
     Loose,
@@ -258,8 +259,12 @@ def test_what_runs_no_code_of_the_user_is_known(given):
 
 
 @pytest.mark.parametrize(
-    "given", [*_RUN_CODE, _MADE, Page[_MADE], *(Page[kind] for kind in declared.RUN_CODE)]
-)
+    "given",
+    [
+        *_RUN_CODE, _MADE, Page[_MADE], CheckedPage[int],
+        *(Page[kind] for kind in declared.RUN_CODE),
+    ],
+)  # fmt: skip
 def test_what_may_run_code_of_the_user_is_known(given):
     """Validators, patterns, factories of defaults: in any part."""
     assert not decoder_of("value", given).is_pure

@@ -181,7 +181,7 @@ def test_each_record_has_its_own_fields(way, ordering, decoding):
 
     report = run(
         handler, rows, way=way, values=values, headers=headers, ordering=ordering,
-        decoding=decoding, policy=RETRIES_LATER,
+        decoding=decoding, policy=RETRIES_LATER, batch_rows=60,
     )  # fmt: skip
     letters = {letter.offset: letter for letter in report.dead}
     failed = {failure.offset for failure in report.partitions[0].failed}
@@ -217,10 +217,54 @@ def test_small_values_are_decoded_before_their_turn_if_no_code_of_the_user_runs(
     rows = [(0, n, b"a") for n in range(40)]
     values = [b'"%s"' % (b"v" * size)] * 40
     decoding = Decoding(value=declared)
-    report = run(lambda record: calls.append("handle"), rows, values=values, decoding=decoding)
+    report = run(
+        lambda record: calls.append("handle"), rows, values=values, decoding=decoding, batch_rows=40
+    )
     assert done(report) == [*range(40)]
     assert calls.count("decode") == calls.count("handle") == 40
     assert (calls.index("handle") > 1) == ahead
+
+
+def test_a_large_value_among_small_ones_is_decoded_in_its_turn(monkeypatch):
+    """If memory runs out, it is no record before it that is charged an attempt."""
+    loads, handled, before = json.loads, [], []
+
+    def decode(data):
+        if len(data) > 100_000:
+            before.append(len(handled))
+        return loads(data)
+
+    monkeypatch.setattr(json, "loads", decode)
+    rows = [(0, n, b"a") for n in range(40)]
+    values = [b'"v"'] * 40
+    values[5] = b'"%s"' % (b"v" * 200_000)
+    report = run(
+        lambda record: handled.append(record.offset), rows, values=values,
+        decoding=Decoding(value="json"), batch_rows=40,
+    )  # fmt: skip
+    assert handled == done(report) == [*range(40)]
+    assert before == [5]
+
+
+def test_an_interrupt_of_a_decoder_costs_one_record(monkeypatch):
+    """Those behind it are handled with their own values: none is lost, and none is a letter."""
+    loads, seen, interrupts = json.loads, {}, iter([17])
+
+    def decode(data):
+        if loads(data) == 20 and next(interrupts, 0):
+            raise KeyboardInterrupt
+        return loads(data)
+
+    monkeypatch.setattr(json, "loads", decode)
+    report = run(
+        lambda record: seen.update({record.offset: record.value}),
+        [(0, n, b"%d" % n) for n in range(100)], values=[b"%d" % n for n in range(100)],
+        decoding=Decoding(value="json"), policy=RETRIES_LATER, batch_rows=50,
+    )  # fmt: skip
+    (failure,) = report.partitions[0].failed
+    assert 16 <= failure.offset <= 20, "the record in whose turn it came"
+    assert seen == {n: n for n in range(100) if n != failure.offset}
+    assert (report.dead, report.end.error) == ([], "")
 
 
 @pytest.mark.parametrize("way", WAYS)
