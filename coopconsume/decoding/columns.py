@@ -73,7 +73,7 @@ class FrameDecoder:
     def rows(
         self, keys: Sequence[bytes | None], values: Sequence[bytes | None], topic: str,
         headers: Iterable[Headers],
-    ) -> list[dict[str, list[Any]] | Exception]:  # fmt: skip
+    ) -> list[dict[str, list[Any]] | BaseException]:  # fmt: skip
         """Returns for each row the cells of its key and value, or the error of its decoder."""
         return [
             self._row({"key": key, "value": value}, topic, own)
@@ -82,13 +82,13 @@ class FrameDecoder:
 
     def _row(
         self, data: Mapping[str, bytes | None], topic: str, headers: Headers
-    ) -> dict[str, list[Any]] | Exception:
+    ) -> dict[str, list[Any]] | BaseException:
         try:
             return {
                 name: field.cells(data[name], topic, headers)
                 for name, field in self._fields.items()
             }
-        except Exception as error:  # noqa: BLE001 - costs its record alone
+        except BaseException as error:  # noqa: BLE001 - SystemExit too costs its record alone
             return error
 
     def columns(self, name: str, cells: Sequence[list[Any]]) -> dict[str, Any]:

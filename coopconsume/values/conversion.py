@@ -324,7 +324,10 @@ def _timestamp(step: int, zone: dt.tzinfo | None) -> Convert:
             when = _plain_datetime(value, "a datetime")
         if when.tzinfo is not zone:
             if when.tzinfo is not None and when.utcoffset() is not None:
-                when = when.astimezone(dt.UTC)
+                try:
+                    when = when.astimezone(dt.UTC)
+                except OverflowError:
+                    raise _refused(value, "a datetime from the year 1 to 9999 in UTC") from None
             when = when.replace(tzinfo=zone)
         if step > 1 and when.microsecond % step:
             raise _refused(value, f"a multiple of {step} microseconds")

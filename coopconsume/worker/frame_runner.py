@@ -196,10 +196,10 @@ class FrameRunner(Runner):
         with outcome.lock:
             for row, cells in zip(rows_of(batch), found, strict=True):
                 is_blocked = outcome.lanes.is_behind(row)
-                keep.append(not (is_blocked or isinstance(cells, Exception)))
+                keep.append(not (is_blocked or isinstance(cells, BaseException)))
                 if is_blocked:
                     outcome.draft.block(row)
-                elif isinstance(cells, Exception):
+                elif isinstance(cells, BaseException):
                     self._settle_undecoded(part, row, cells)
             batch = batch.filter(pa.array(keep, pa.bool_()))
             self._running = batch if batch.num_rows else None
@@ -212,7 +212,7 @@ class FrameRunner(Runner):
         }
         return batch, columns
 
-    def _settle_undecoded(self, part: int, row: InputRow, error: Exception) -> None:
+    def _settle_undecoded(self, part: int, row: InputRow, error: BaseException) -> None:
         outcome = self._outcome
         self._settled += 1
         outcome.streak.number = self._settled

@@ -73,6 +73,8 @@ REFUSED = [
     (pa.date32(), np.datetime64("2020-01-02T01"), "a date"),
     (MOMENT, 1_600_000_000_000, "a datetime"), (MOMENT, dt.date(2020, 1, 1), "a datetime"),
     (MOMENT, "2020-01-01", "a datetime"),
+    (MOMENT, dt.datetime.min.replace(tzinfo=PLUS_2), "a datetime from the year 1 to 9999 in UTC"),
+    (LOCAL, dt.datetime.min.replace(tzinfo=PLUS_2), "a datetime from the year 1 to 9999 in UTC"),
     (MOMENT, pd.Timestamp("2020-01-01 00:00:00.000000001"), "whole microseconds"),
     (MOMENT, np.datetime64("2020-01-01T00:00:00.000000001"), "whole microseconds"),
     (pa.timestamp("ms"), NOON, "multiple of 1000 microseconds"),

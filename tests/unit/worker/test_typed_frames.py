@@ -56,6 +56,13 @@ class Wide:
     perhaps: int | None = None
 
 
+@dataclasses.dataclass
+class Timed:
+    """A time."""
+
+    at: dt.datetime
+
+
 class WideStruct(msgspec.Struct):
     """Such fields in a struct."""
 
@@ -197,13 +204,38 @@ def test_a_frame_without_a_row_that_decodes_calls_no_handler():
     assert len(report.dead) == 2
 
 
-def test_a_value_that_its_column_cannot_hold_does_not_decode():
-    """As a number above 64 bits, which Python holds."""
-    values = [b'{"amount": %d}' % 2**70, *VALUES[1:]]
-    report = batched(lambda frame: None, values=values)
-    (letter,) = report.dead
-    assert letter.reason.startswith("NotDecodable: value.amount: ")
+@pytest.mark.parametrize(
+    ("given", "value", "field"),
+    [
+        (Order, b'{"amount": %d}' % 2**70, "amount"),
+        (Timed, b'{"at": "0001-01-01T00:00:00+14:00"}', "at"),
+    ],
+)
+def test_a_value_that_its_column_cannot_hold_does_not_decode(given, value, field):
+    """As a number above 64 bits, which Python holds, or a time that UTC does not have."""
+    values = [value] * 6
+    report = batched(lambda frame: None, values=values, decoding=Decoding(value=given))
+    assert all(one.reason.startswith(f"NotDecodable: value.{field}: ") for one in report.dead)
+    assert [letter.offset for letter in report.dead] == done(report) == list(range(6))
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
+def test_an_error_of_a_decoder_costs_its_row_whatever_it_is(error):
+    """As it does outside of frames."""
+    seen = []
+
+    def decode(data):
+        if data == VALUES[2]:
+            raise error
+        return data
+
+    report = batched(
+        lambda frame: seen.extend(frame["offset"]), form="pandas",
+        decoding=Decoding(value=decode), policy=RetryPolicy(max_attempts=1),
+    )  # fmt: skip
+    assert seen == [0, 1, 3, 4, 5]
     assert done(report) == list(range(6))
+    assert [letter.offset for letter in report.dead] == [2]
 
 
 def test_the_attempts_of_a_row_that_does_not_decode_count():
