@@ -14,12 +14,15 @@ class SchemaRegistry:
     Attributes:
         authorization: The header of requests that are served; None: all are.
         status: The status of all answers; None: that of the interface.
+        page: The content of all answers, as of a proxy before the registry; None: that of the
+            interface.
         requests: Method and path of each request.
     """
 
     def __init__(self) -> None:
         self.authorization: str | None = None
         self.status: int | None = None
+        self.page: bytes | None = None
         self.requests: list[tuple[str, str]] = []
         self._schemas: list[dict[str, Any]] = []
         self._subjects: dict[str, list[int]] = {}
@@ -82,7 +85,7 @@ class SchemaRegistry:
                 status, content = 401, {"error_code": 40101, "message": "Unauthorized"}
                 if registry.authorization in (None, self.headers["Authorization"]):
                     status, content = registry.answer(self.command, self.path, body)
-                data = json.dumps(content).encode()
+                data = json.dumps(content).encode() if registry.page is None else registry.page
                 self.send_response(status)
                 self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
                 self.send_header("Content-Length", str(len(data)))

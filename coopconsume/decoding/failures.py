@@ -12,8 +12,11 @@ from coopconsume.values.shown import clean, safely
 
 #: Packages whose errors say that a schema registry does not answer.
 _CLIENTS = ("httpx", "httpx2", "httpcore")
-#: The HTTP status of a schema that the registry does not have.
-_NOT_FOUND = 404
+#: What a registry says of a subject, a version or a schema that it does not have. A proxy before
+#: it, or another server at its address, answers by 404 alone.
+_NOT_FOUND = (40401, 40402, 40403)
+#: The module of a registry's client, without the folder that some versions have it in.
+_CLIENT = ("confluent_kafka.schema_registry", "schema_registry_client")
 _CAUSES = 10
 #: The end of an error of msgspec, such as "Expected `int`, got `str` - at `$.amount`".
 _PATH = re.compile(r"(?P<reason>.*) - at `(?P<path>.*)`", re.DOTALL)
@@ -48,8 +51,21 @@ def _is_outside(error: BaseException) -> bool:
         if ("confluent_kafka", "OAuthTokenError") in kinds:
             return True
         if ("confluent_kafka", "SchemaRegistryError") in kinds:
-            return bool(getattr(cause, "http_status_code", 0) != _NOT_FOUND)
+            return getattr(cause, "error_code", 0) not in _NOT_FOUND
+        if _is_of_answer(cause):
+            return True
         cause = cause.__cause__
+    return False
+
+
+def _is_of_answer(error: BaseException) -> bool:
+    """Whether the client of a registry cannot read an answer, such as the page of a proxy."""
+    trace = error.__traceback__
+    while trace is not None:
+        module = str(trace.tb_frame.f_globals.get("__name__"))
+        if module.startswith(_CLIENT[0]) and module.endswith(_CLIENT[1]):
+            return True
+        trace = trace.tb_next
     return False
 
 

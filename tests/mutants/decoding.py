@@ -89,6 +89,14 @@ DECODING = [
         (_RECORDS + "test_an_interrupt_of_a_decoder_costs_one_record",),
     ),
     Mutant(
+        "page-of-a-proxy-makes-letters",
+        "An answer that is none of a schema registry is no fault of the record.",
+        "coopconsume/decoding/failures.py",
+        "        if _is_of_answer(cause):\n",
+        "        if False:\n",
+        (_REGISTRY + "test_a_registry_that_does_not_answer_makes_no_dead_letters",),
+    ),
+    Mutant(
         "decoded-value-of-another-row",
         "Behind a record that waits, each record has its own decoded value.",
         "coopconsume/worker/row_records.py",

@@ -155,7 +155,18 @@ def test_a_process_reads_a_schema_once(registry):
     assert any(path.startswith("/schemas/ids/1") for _, path in registry.requests)
 
 
-@pytest.mark.parametrize("trouble", ["503", "401", "away"])
+#: What a proxy says while the registry behind it is away: status and content.
+PAGES = {
+    "page": (200, b"<html>Log in</html>"),
+    "nothing": (200, b""),
+    "list": (200, b"[]"),
+    "404": (404, b'{"error_code": 404, "message": "HTTP 404 Not Found"}'),
+    "404 page": (404, b"<html>Not found</html>"),
+    "404 list": (404, b"[]"),
+}
+
+
+@pytest.mark.parametrize("trouble", ["503", "401", "away", *PAGES])
 def test_a_registry_that_does_not_answer_makes_no_dead_letters(registry, trouble):
     """Its records are tried again as after any other error, and the reason hides the login."""
     login = {"basic.auth.user.info": "reader:4711"}
@@ -168,6 +179,8 @@ def test_a_registry_that_does_not_answer_makes_no_dead_letters(registry, trouble
         registry.status = 503
     elif trouble == "401":
         registry.authorization = "Basic other"
+    elif trouble in PAGES:
+        registry.status, registry.page = PAGES[trouble]
     else:
         url = "http://127.0.0.1:1"
     given = SchemaRegistryDecoder("avro", settings(registry, **login) | {"url": url})
