@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from inspect import getclosurevars, isfunction
+from inspect import getclosurevars, isfunction, isgetsetdescriptor, ismemberdescriptor
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,28 +13,36 @@ if TYPE_CHECKING:
 def unpicklable_part(handler: Any) -> tuple[str, str] | None:
     """Returns the name of the first part of a handler that cannot be pickled, and why it cannot.
 
-    Parts are attributes of an object or a class, variables that a function refers to, and arguments
-    of a `functools.partial`.
+    Parts are attributes of an object or a class, variables that a function or a method refers to,
+    and arguments of a `functools.partial`.
 
     Returns:
         None if no part by itself is at fault.
     """
     from pyspark import cloudpickle
 
-    for name, part in _parts(handler):
+    def why_not(part: Any) -> str:
         try:
             cloudpickle.dumps(part)
         except Exception as error:  # noqa: BLE001 - of the class of the part
-            return name, f"{type(error).__name__}: {error}"
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    for name, part in _parts(handler):
+        if why := why_not(part):
+            return name, why
+    # A class that workers import is pickled by its name, whatever it has.
+    kind = handler if isinstance(handler, type) else type(handler)
+    for name, part in _parts_of_class(kind) if why_not(kind) else ():
+        if why := why_not(part):
+            return name, why
     return None
 
 
 def _parts(handler: Any) -> Iterator[tuple[str, Any]]:
     function = getattr(handler, "__func__", handler)
     if isfunction(function):
-        found = getclosurevars(function)
-        for name, part in {**found.globals, **found.nonlocals}.items():
-            yield f"the variable {name}", part
+        yield from _variables(function)
         handler = getattr(handler, "__self__", None)
     if isinstance(handler, partial):
         for number, part in enumerate(handler.args, 1):
@@ -43,7 +51,30 @@ def _parts(handler: Any) -> Iterator[tuple[str, Any]]:
             yield f"the argument {name}", part
         yield from _parts(handler.func)
         return
+    if isinstance(handler, type):
+        return
     slots = (name for base in type(handler).__mro__ for name in vars(base).get("__slots__", ()))
     for name in (*getattr(handler, "__dict__", {}), *slots):
         if hasattr(handler, name):
             yield f"handler.{name}", getattr(handler, name)
+
+
+def _parts_of_class(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yields the attributes of a class, and the variables that its methods refer to."""
+    for base in kind.__mro__:
+        for name, part in vars(base).items():
+            function = getattr(part, "__func__", getattr(part, "fget", part))
+            if isfunction(function):
+                for label, variable in _variables(function):
+                    # A method may name its class, which has all the other parts.
+                    if not any(variable is one for one in kind.__mro__):
+                        yield label, variable
+            elif not (isgetsetdescriptor(part) or ismemberdescriptor(part) or name == "_abc_impl"):
+                yield f"handler.{name}", part
+
+
+def _variables(function: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the variables that a function refers to."""
+    found = getclosurevars(function)
+    for name, part in {**found.globals, **found.nonlocals}.items():
+        yield f"the variable {name}", part

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import contextlib
 import dataclasses
@@ -680,6 +681,31 @@ def test_what_cannot_be_pickled_is_named():
             check_handler(given)
     with pytest.raises(HandlerNotUsable, match="the variable lock: TypeError"):
         check_handler(partial(uses_it))
+
+
+def test_what_cannot_be_pickled_of_a_programs_own_class_is_named():
+    """It travels with the job: with its attributes, and the variables that its methods refer to."""
+    lock = threading.Lock()
+
+    class UsesIt(abc.ABC):
+        def __call__(self, record):
+            assert UsesIt
+            return lock
+
+    class Below(UsesIt):
+        """Nothing of its own."""
+
+    class HasIt:
+        client = lock
+
+        def __call__(self, record):
+            """Handle a record."""
+
+    for kind, part in ((UsesIt, "the variable lock"), (Below, "the variable lock"),
+                       (HasIt, r"handler\.client")):  # fmt: skip
+        for given in (kind, kind()):
+            with pytest.raises(HandlerNotUsable, match=f"{part}: TypeError: cannot pickle '_thr"):
+                check_handler(given)
 
 
 def test_a_handler_is_shown_without_its_attributes():
