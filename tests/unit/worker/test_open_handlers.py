@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import asyncio
 import contextlib
 import dataclasses
@@ -14,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -687,7 +687,7 @@ def test_what_cannot_be_pickled_of_a_programs_own_class_is_named():
     """It travels with the job: with its attributes, and the variables that its methods refer to."""
     lock = threading.Lock()
 
-    class UsesIt(abc.ABC):
+    class UsesIt(Callable):
         def __call__(self, record):
             assert UsesIt
             return lock
