@@ -15,7 +15,16 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import repeat
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import pyarrow as pa
 
@@ -172,6 +181,17 @@ def _without_none(declared: Any) -> Any:
     return classes[0] if len(classes) == 1 else None
 
 
+def _bare(hint: Any) -> Any:
+    """Returns a type without its limits, such as those of pydantic, and without its new name."""
+    while True:
+        if get_origin(hint) is Annotated:
+            hint = get_args(hint)[0]
+        elif hasattr(hint, "__supertype__"):
+            hint = hint.__supertype__
+        else:
+            return hint
+
+
 def _names_of(kind: Any) -> tuple[str, ...]:
     """Returns the names of the fields of a class; none of another type."""
     if dataclasses.is_dataclass(kind):
@@ -197,7 +217,7 @@ def _type_of(hint: Any, path: str) -> pa.DataType:
     Raises:
         TypeError: It has none.
     """
-    hint = _without_none(hint)
+    hint = _bare(_without_none(_bare(hint)))
     if hint in _PLAIN:
         return _PLAIN[hint]
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
@@ -205,7 +225,7 @@ def _type_of(hint: Any, path: str) -> pa.DataType:
     if names := _names_of(hint):
         hints = _hints_of(hint)
         return pa.struct([(name, _type_of(hints[name], f"{path}.{name}")) for name in names])
-    origin, inner = get_origin(hint), get_args(hint)
+    origin, inner = get_origin(hint), tuple(map(_bare, get_args(hint)))
     if origin is Literal:
         return _type_of_values(inner, path)
     if origin in _LISTS and len({one for one in inner if one is not ...}) == 1:

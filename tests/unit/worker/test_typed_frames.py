@@ -8,7 +8,7 @@ import decimal
 import enum
 import math
 import uuid
-from typing import Literal
+from typing import Annotated, Literal, NewType
 
 import msgspec
 import pandas as pd
@@ -78,6 +78,18 @@ class WideModel(pydantic.BaseModel):
     lines: list[Line] = []
 
 
+Cents = NewType("Cents", pydantic.PositiveInt)
+
+
+class LimitedModel(pydantic.BaseModel):
+    """Fields with limits, also inside of others, and with new names."""
+
+    cents: Cents
+    perhaps: pydantic.PositiveInt | None = None
+    sizes: list[Annotated[int, pydantic.Field(lt=10), {}]] = []
+    names: dict[str, Cents | None] = {}
+
+
 WIDE = (
     b'{"text": "x", "whole": 1, "real": 2, "flag": true, "at": "2026-01-02T03:04:05Z",'
     b' "day": "2026-01-02", "key": "00000000-0000-0000-0000-000000000001", "price": "1.50",'
@@ -139,6 +151,16 @@ def test_types_of_columns_follow_from_the_fields():
     model = frame_of(WideModel, b'{"colour": "red", "key": "%s"}' % str(uuid.UUID(int=2)).encode())
     assert model.column("value.colour").to_pylist() == ["red"]
     assert model.column("value.key").to_pylist() == [str(uuid.UUID(int=2))]
+    limited = frame_of(LimitedModel, b'{"cents": 1, "sizes": [2], "names": {"a": 3}}')
+    assert [limited.schema.field(n).type for n in range(4, 8)] == [
+        pa.int64(), pa.int64(), pa.list_(pa.int64()), pa.map_(pa.string(), pa.int64()),
+    ]  # fmt: skip
+    assert [limited.column(n).to_pylist() for n in range(4, 8)] == [
+        [1],
+        [None],
+        [[2]],
+        [[("a", 3)]],
+    ]
 
 
 def test_null_is_null_in_all_columns():
