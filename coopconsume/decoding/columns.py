@@ -225,7 +225,7 @@ def _type_of(hint: Any, path: str) -> pa.DataType:
     if names := _names_of(hint):
         hints = _hints_of(hint)
         return pa.struct([(name, _type_of(hints[name], f"{path}.{name}")) for name in names])
-    origin, inner = get_origin(hint), tuple(map(_bare, get_args(hint)))
+    origin, inner = get_origin(hint), get_args(hint)
     if origin is Literal:
         return _type_of_values(inner, path)
     if origin in _LISTS and len({one for one in inner if one is not ...}) == 1:

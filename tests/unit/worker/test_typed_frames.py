@@ -86,7 +86,7 @@ class LimitedModel(pydantic.BaseModel):
 
     cents: Cents
     perhaps: pydantic.PositiveInt | None = None
-    sizes: list[Annotated[int, pydantic.Field(lt=10), {}]] = []
+    sizes: list[Annotated[int, pydantic.Field(lt=10)]] = []
     names: dict[str, Cents | None] = {}
 
 
