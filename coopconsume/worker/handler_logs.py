@@ -14,7 +14,7 @@ from coopconsume.values.shown import clean, safely, shown
 from coopconsume.worker.handler_lines import CallPlace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from coopconsume.worker.handler_calls import End, Watcher
     from coopconsume.worker.handler_lines import LineBuffer
@@ -202,6 +202,11 @@ class _Printed:
             return self._stdout.write(text)
         finally:
             _within.output = False
+
+    def writelines(self, texts: Iterable[str]) -> None:
+        """Writes several texts."""
+        for text in texts:
+            self.write(text)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stdout, name)

@@ -143,7 +143,7 @@ def test_a_dead_letter_has_the_last_lines_of_its_call(way, is_returned, capsys):
         for number in range(5):
             logger.info("step %d of %d", number, record.offset)
         sys.stdout.write(f"paid {record.offset}")
-        sys.stdout.write("!\nin part")
+        sys.stdout.writelines(["!\n", "in part"])
         error = ValueError("no") if record.offset % 2 else Reject("bad")
         if is_returned:
             return error
