@@ -74,11 +74,11 @@ DECODING = [
     ),
     Mutant(
         "large-value-before-its-turn",
-        "A value that may exhaust memory is decoded in its turn, so that no other is charged.",
+        "A value that may exhaust memory is decoded right before its call, so that no other is charged.",
         "coopconsume/worker/serial_runner.py",
         "pc.max(pc.binary_length(cells))",
         "pc.min(pc.binary_length(cells))",
-        (_RECORDS + "test_a_large_value_among_small_ones_is_decoded_in_its_turn",),
+        (_RECORDS + "test_a_large_value_among_small_ones_is_decoded_right_before_its_call",),
     ),
     Mutant(
         "interrupt-costs-a-block",
@@ -90,7 +90,7 @@ DECODING = [
     ),
     Mutant(
         "page-of-a-proxy-makes-letters",
-        "An answer that is none of a schema registry is no fault of the record.",
+        "An answer that does not come from a schema registry is no fault of the record.",
         "coopconsume/decoding/failures.py",
         "        if _is_of_answer(cause):\n",
         "        if False:\n",

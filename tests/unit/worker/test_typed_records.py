@@ -225,7 +225,7 @@ def test_small_values_are_decoded_before_their_turn_if_no_code_of_the_user_runs(
     assert (calls.index("handle") > 1) == ahead
 
 
-def test_a_large_value_among_small_ones_is_decoded_in_its_turn(monkeypatch):
+def test_a_large_value_among_small_ones_is_decoded_right_before_its_call(monkeypatch):
     """If memory runs out, it is no record before it that is charged an attempt."""
     loads, handled, before = json.loads, [], []
 
