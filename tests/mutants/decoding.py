@@ -74,7 +74,7 @@ DECODING = [
     ),
     Mutant(
         "large-value-before-its-turn",
-        "A value that may exhaust memory is decoded right before its call, so that no other is charged.",
+        "A value that may exhaust memory is decoded right before its call: no other is charged.",
         "coopconsume/worker/serial_runner.py",
         "pc.max(pc.binary_length(cells))",
         "pc.min(pc.binary_length(cells))",
