@@ -35,6 +35,13 @@ _LONG: Final = 25.0
 _CLOSE: Final = 10.0
 #: Seconds without a commit from which on they are shown. A killed member is listed for longer.
 _QUIET: Final = 5.0
+#: What shortens the wait for a lost member.
+SHORTER_WAIT: Final = (
+    "To wait for less next time, lower leaseGrace, or handlerTimeout if its slots have no channel "
+    "to the driver"
+)
+#: Ends the sentence on what ends by itself.
+_BY_ITSELF: Final = "Nobody has to act"
 #: The most characters of an error.
 _ERROR: Final = 120
 
@@ -86,11 +93,13 @@ class LostMember:
         seconds: For how long at most it is waited for.
         until: The end of that time; None if it is not known.
         partitions: The names of the partitions.
+        since: Since when it is waited for; None if it is not known.
     """
 
     seconds: float
     until: datetime | None
     partitions: Sequence[str]
+    since: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -128,6 +137,7 @@ class Condition:
         failed: Failed records that are tried again.
         lost_member: The member that is waited for; None: there is no such member.
         stalled: Why its members commit nothing; empty if they do, or the reason is not known.
+        is_away: Whether that is Kafka or the commit table, which does not answer.
         open_since: Since when a record could have been done and nothing is committed, or since when
             its handler runs; None if that is not known, or does not hold.
         open_records: Such records; some of them, if they are many.
@@ -155,6 +165,7 @@ class Condition:
     failed: Sequence[FailedRecord] = ()
     lost_member: LostMember | None = None
     stalled: str = ""
+    is_away: bool = False
     open_since: datetime | None = None
     open_records: Sequence[RecordPlace] = ()
     is_running: bool = False
@@ -180,7 +191,11 @@ class Condition:
 
     def command(self, words: str) -> str:
         """Returns a command on the group that runs as it is, without secrets."""
-        return f"coopconsume {words} {shlex.quote(self.group)} {self.place}".rstrip()
+        return self.tool(words, self.group)
+
+    def tool(self, words: str, *names: str) -> str:
+        """Returns a command on these names instead of the group; otherwise as `command`."""
+        return shlex.join(["coopconsume", *words.split(), *names]) + f" {self.place}".rstrip()
 
 
 @dataclass(frozen=True)
@@ -191,8 +206,8 @@ class Verdict:
         level: How urgent it is.
         reason: What it says, for programs.
         sentence: What it says, for people.
-        command: The command to run next; empty if nobody has to act, or another thing is to be
-            done.
+        command: The command to run next; empty if nobody has to act, or the sentence says what is
+            to be done.
         records: The first records that it is about.
         since: Since when that is so; None if it is not known.
     """
@@ -249,7 +264,8 @@ def _losses(found: Condition) -> Iterator[Verdict]:
         verb = "was" if found.deleted == 1 else "were"
         yield Verdict(
             "danger", "deleted",
-            f"Retention has deleted {offsets} of {some(found.deleted_of)} that {verb} not done",
+            f"Retention has deleted {offsets} of {some(found.deleted_of)} that {verb} not done. "
+            "With failOnDataLoss=false a job continues above them",
             found.command("lag"),
         )  # fmt: skip
     expiring = found.expiring
@@ -259,11 +275,14 @@ def _losses(found: Condition) -> Iterator[Verdict]:
     if done_in is None or done_in >= expiring.seconds:
         records = counted(expiring.records, "record")
         verb = "is" if expiring.records == 1 else "are"
+        by, words = "Raise retention.ms, or work faster", "lag"
+        if found.parked_count:
+            by, words = "Decide on parked records, or raise retention.ms", "records list"
         yield Verdict(
             "danger", "retention",
             f"Within {span(expiring.seconds)}, retention deletes up to {records} of "
-            f"{some(expiring.names)} that {verb} not done",
-            found.command("lag"),
+            f"{some(expiring.names)} that {verb} not done. {by}",
+            found.command(words),
         )  # fmt: skip
 
 
@@ -274,11 +293,21 @@ def _tasks(found: Condition, now: datetime) -> Iterator[Verdict]:
         is_known = found.last_active is not None
         who = f"Nobody {'has worked' if is_known else 'works'} on this group"
         who += _since(found.last_active, now)
-        yield Verdict("action", "nobody", f"{who}: {what}", since=found.last_active)
+        start = f"Start a job of it{' again' if is_known else ''}"
+        yield Verdict(
+            "action", "nobody", f"{who}: {what}. {start}", found.tool("doctor"),
+            since=found.last_active,
+        )  # fmt: skip
     elif found.without_owner:
-        names = some([name for name, _ in found.without_owner])
+        names = [name for name, _ in found.without_owner]
         lag = sum(lag for _, lag in found.without_owner)
-        yield Verdict("action", "nobody", f"Nobody works on {names}: {_wait(lag)}")
+        topics = "its topic" if len(names) == 1 else "their topics"
+        yield Verdict(
+            "action", "nobody",
+            f"Nobody works on {some(names)}: {_wait(lag)}. Start a member that subscribes to "
+            f"{topics}",
+            found.command("groups describe"),
+        )  # fmt: skip
     if found.parked_count:
         yield Verdict(
             "action", "decision", _decision(found, now),
@@ -301,21 +330,28 @@ def _waits(found: Condition, now: datetime) -> Iterator[Verdict]:
     """Yields what members wait for."""
     lost = found.lost_member
     if lost is not None:
-        until = "for up to" if lost.until is None else f"until {_clock(lost.until, now)}, for"
+        left, since = span(lost.seconds), _since(lost.since, now)
+        until = f" for up to {left}"
+        if lost.until is not None:
+            until = f"{since}{',' if since else ''} until {_clock(lost.until, now)} ({left})"
         yield Verdict(
             "waiting", "lostMember",
-            f"Waiting for a lost member {until} {span(lost.seconds)}: it may still process key "
-            f"ranges of {some(lost.partitions)}",
+            f"Waiting for a lost member{until}: it did not hand over its key ranges of "
+            f"{some(lost.partitions)}, and its handlers may still run. {_BY_ITSELF}. "
+            f"{SHORTER_WAIT}",
+            since=lost.since,
         )  # fmt: skip
     if found.is_rebalancing:
         yield Verdict(
             "waiting", "rebalancing",
-            f"Rebalancing: its members join a new generation, {_not_done(found.lag)}",
+            f"Rebalancing: its members join a new generation, {_not_done(found.lag)}. "
+            f"{_BY_ITSELF}",
         )  # fmt: skip
     if found.failed:
         yield _held(found, now)
     if found.stalled:
-        yield Verdict("waiting", "stalled", _capital(found.stalled))
+        command = found.tool("doctor") if found.is_away else ""
+        yield Verdict("waiting", "stalled", _capital(found.stalled), command)
     elif _hangs(found, now):
         yield _stalled(found, now)
 
@@ -357,7 +393,9 @@ def _work(found: Condition, now: datetime, *, is_explained: bool) -> Iterator[Ve
     if found.to_do and not _hangs(found, now):
         yield _pace(found, now, is_explained=is_explained)
     elif found.unknown:
-        yield Verdict("waiting", "unknown", _capital(_unknown(found.unknown)))
+        topics = dict.fromkeys(name.rpartition("-")[0] for name in found.unknown)
+        command = found.tool("topics describe", *topics)
+        yield Verdict("waiting", "unknown", _capital(_unknown(found.unknown)), command)
     elif not is_explained:
         yield Verdict("ok", "done", "All done")
 

@@ -145,7 +145,11 @@ def test_a_live_group_is_described(harness: GroupHarness) -> None:
     harness.forget_members(a)
     harness.settled(a)
     text = called(kafka, table, "groups", "describe", harness.group).stdout
-    assert re.match(rf"Waiting for a lost member until {TIME}, for .*\nalso: Working: 7 ", text)
+    # The epoch without it has begun the wait; both times are in the row of that epoch.
+    waits = rf"Waiting for a lost member since {TIME}, until {TIME} \(\d+ s\): .*leaseGrace.*\n"
+    assert re.match(rf"{waits}also: Working: 7 ", text)
+    assert re.search(rf"^{harness.topic}-0 +[\d.]+ to 100.0 % +\d+$", text, re.MULTILINE)
+    assert called(kafka, table, "lag", harness.group).stdout.split(" (")[0] == text.split(" (")[0]
     assert re.search(r"^A .* working$", text, re.MULTILINE)
     assert re.search(rf"^{harness.topic}-0 +A{{32}} +1 +10 +2 +1 +0 +7 +[01]$", text, re.MULTILINE)
     (partition,) = document(kafka, table, "groups", "describe", harness.group)["partitions"]

@@ -314,7 +314,7 @@ def test_the_successor_of_a_killed_application_says_for_what_it_waits_and_until_
     waits = [e for e in events if (e["waitingFor"] or {}).get("reason") == "lostMember"]
     first = waits[0]
     message = first["waitingFor"]["message"]
-    found = re.match(r"waiting for a lost member until \d\d:\d\d:\d\d \((\d+) s\)", message)
+    found = re.match(r"waiting for a lost member until \d\d:\d\d:\d\d UTC \((\d+) s\)", message)
     assert found is not None, message
     assert int(found[1]) <= LEASE + timeout
     assert f"its key ranges of {name}-0" in message

@@ -87,7 +87,7 @@ def group_parts(
     shown = GroupTables(group, now, me)
     dead = "unknown to Kafka" if group.state == DEAD else group.state
     members = counted(group.listed, "member")
-    yield from verdict_parts(group_verdicts(group, now))
+    yield from verdict_parts(group_verdicts(group, now), shown_by="coopconsume groups describe ")
     yield f"group {group.group}: {dead}, {members}, {group.lag:,} records not done"
     yield f"commit table {group.table}"
     yield f"Kafka {group.servers}, cluster {group.cluster}"
@@ -254,7 +254,7 @@ class GroupTables:
     def in_doubt(self) -> Table:
         """Returns the key ranges that a former owner may still be processing."""
         return Table(
-            ("waits for an earlier owner", "key hashes", "seconds at most"),
+            ("waits for a lost member", "key hashes", "seconds at most"),
             [
                 (p.name, _percent(doubt.key_range), f"{left:.0f}")
                 for p in self._group.partitions

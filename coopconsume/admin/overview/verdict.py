@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from coopconsume.admin.offsets.status import FAILED, PARKED, since_of, time_of
@@ -154,7 +155,9 @@ def _lost_member(partitions: Iterable[PartitionOverview], now: datetime) -> Lost
     if not found:
         return None
     _, doubt, left = max(found, key=lambda each: each[2])
-    return LostMember(left, doubt.until, list(dict.fromkeys(one.name for one, _, _ in found)))
+    names = list(dict.fromkeys(one.name for one, _, _ in found))
+    since = doubt.until and doubt.until - timedelta(seconds=doubt.seconds)
+    return LostMember(left, doubt.until, names, since)
 
 
 def _deleted(one: PartitionStatus) -> int:

@@ -32,6 +32,8 @@ _NOT_STALLED: Final[set[Reason]] = {
 }  # fmt: skip
 #: What a job waits for while its group rebalances.
 _REBALANCING: Final[set[Reason]] = {"group", "handOver"}
+#: What a job waits for if Kafka or the commit table does not answer.
+_AWAY: Final[set[Reason | None]] = {"kafka", "commitLog"}
 #: The most parked records that a verdict names.
 _NAMED: Final = 5
 
@@ -86,6 +88,7 @@ def job_verdict(
         failed=[_failed(at, here) for at in described if _is_failed(at)],
         lost_member=_lost_member(described, here),
         stalled=waiting.message if waiting and waiting.reason not in _NOT_STALLED else "",
+        is_away=reason in _AWAY,
         open_since=_ago(hangs.seconds, here) if hangs else None,
         open_records=[RecordPlace(*hangs.place)] if hangs else (),
         is_running=True,

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from coopconsume.monitoring.verdict import SHORTER_WAIT
 from coopconsume.runtime.plan.attempts import next_attempt
 from coopconsume.runtime.plan.range_limit import limit_warning
 
@@ -311,8 +312,7 @@ def _lost_member(waits: Mapping[str, float]) -> WaitingFor | None:
     return WaitingFor(
         "lostMember",
         f"waiting for a lost member until {_until(max(waits.values()))}: it did not hand over its "
-        f"key ranges of {_some(names)}, and its handlers may still run. To wait for less, lower "
-        "leaseGrace, or handlerTimeout if its slots have no channel to the driver",
+        f"key ranges of {_some(names)}, and its handlers may still run. {SHORTER_WAIT}",
     )
 
 
@@ -391,9 +391,9 @@ def _limit(partition: Partition, now: float) -> WaitingFor:
 
 
 def _until(seconds: float) -> str:
-    """Returns the time of day some seconds from now, and how long that is."""
+    """Returns the time some seconds from now, in UTC as in a verdict, and how long that is."""
     left = max(0.0, seconds)
-    at = time.strftime("%H:%M:%S", time.localtime(time.time() + left))
+    at = time.strftime("%H:%M:%S UTC", time.gmtime(time.time() + left))
     return f"{at} ({left:.0f} s)"
 
 

@@ -194,6 +194,7 @@ def test_the_last_lost_member_counts() -> None:
     lost = condition_of(found, NOW).lost_member
     assert lost is not None
     assert (lost.seconds, lost.until, [*lost.partitions]) == (9.0, late, ["t-0", "t-1"])
+    assert lost.since == NOW
 
 
 def test_since_when_keys_wait_is_the_time_of_the_first_if_all_are_known() -> None:
@@ -301,8 +302,8 @@ def test_retention_names_the_partitions_that_have_lost_records() -> None:
     """Not those that have all that they need."""
     cut = {"stable_offset": 4, "log_start": 6}
     found = group(partition(**cut), partition(1), partition(2, **cut))
-    sentence = "Retention has deleted 4 offsets of t-0, t-2 that were not done"
-    assert group_verdicts(found, NOW)[0].sentence == sentence
+    sentence = "Retention has deleted 4 offsets of t-0, t-2 that were not done. "
+    assert group_verdicts(found, NOW)[0].sentence.startswith(sentence)
 
 
 def test_the_verdict_is_first_in_text_html_and_json() -> None:

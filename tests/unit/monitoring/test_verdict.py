@@ -119,22 +119,25 @@ def found(**known: Any) -> tuple[Verdict, ...]:
         (
             {"lag": 484, "is_worked_on": False, "last_active": NOW - timedelta(minutes=12)},
             "action", "nobody",
-            "Nobody has worked on this group since 04:18:00 UTC: 484 records wait",
+            ("Nobody has worked on this group since 04:18:00 UTC: 484 records wait. Start a job of it "
+            "again"),
         ),
         (
             {"lag": 1, "is_worked_on": False, "last_active": NOW - timedelta(hours=12)},
             "action", "nobody",
-            "Nobody has worked on this group since 2026-11-29 16:30:00 UTC: 1 record waits",
+            ("Nobody has worked on this group since 2026-11-29 16:30:00 UTC: 1 record waits. Start a "
+            "job of it again"),
         ),
         (
             {"unknown": ["a-0"], "is_worked_on": False},
             "action", "nobody",
             ("Nobody works on this group: no lag is known of a-0, which has no committed offset or "
-            "cannot be seen"),
+            "cannot be seen. Start a job of it"),
         ),
         (
             {"lag": 20, "without_owner": [("old-0", 5), ("old-1", 7)]},
-            "action", "nobody", "Nobody works on old-0, old-1: 12 records wait",
+            "action", "nobody", ("Nobody works on old-0, old-1: 12 records wait. Start a member that subscribes to their "
+            "topics"),
         ),
         (
             {"lag": 5, "failed": [HELD]},
@@ -163,20 +166,26 @@ def found(**known: Any) -> tuple[Verdict, ...]:
             "waiting", "failed", "Held by t-1@9: is down (postponed, next in 9 s)",
         ),
         (
-            {"lag": 5, "lost_member": LostMember(12.3, NOW + timedelta(seconds=12), ["t-0"])},
+            {"lag": 5, "lost_member": LostMember(
+                12.3, NOW + timedelta(seconds=12), ["t-0"], NOW - timedelta(seconds=3)
+            )},
             "waiting", "lostMember",
-            ("Waiting for a lost member until 04:30:12 UTC, for 12 s: it may still process key "
-            "ranges of t-0"),
+            ("Waiting for a lost member since 04:29:57 UTC, until 04:30:12 UTC (12 s): it did not "
+            "hand over its key ranges of t-0, and its handlers may still run. Nobody has to act. "
+            "To wait for less next time, lower leaseGrace, or handlerTimeout if its slots have no "
+            "channel to the driver"),
         ),
         (
             {"lost_member": LostMember(9, None, ["t-0", "t-1"])},
             "waiting", "lostMember",
-            "Waiting for a lost member for up to 9 s: it may still process key ranges of t-0, t-1",
+            ("Waiting for a lost member for up to 9 s: it did not hand over its key ranges of t-0, "
+            "t-1, and its handlers may still run. Nobody has to act. To wait for less next time, "
+            "lower leaseGrace, or handlerTimeout if its slots have no channel to the driver"),
         ),
         (
             {"lag": 5, "is_rebalancing": True},
             "waiting", "rebalancing",
-            "Rebalancing: its members join a new generation, 5 records not done",
+            "Rebalancing: its members join a new generation, 5 records not done. Nobody has to act",
         ),
         (
             {"lag": 5, "stalled": "paused by pause(): resume() continues"},
@@ -185,13 +194,20 @@ def found(**known: Any) -> tuple[Verdict, ...]:
         (
             {"lag": 5, "deleted": 3, "deleted_of": ["orders-0", "orders-1"]},
             "danger", "deleted",
-            "Retention has deleted 3 offsets of orders-0, orders-1 that were not done",
+            ("Retention has deleted 3 offsets of orders-0, orders-1 that were not done. With "
+            "failOnDataLoss=false a job continues above them"),
         ),
         (
             {"lag": 500, "expiring": expiring(120, 3 * 3_600, 7, 0, 1, 2, 3)},
             "danger", "retention",
             ("Within 3 h, retention deletes up to 120 records of orders-7, orders-0, orders-1, 2 "
-            "more that are not done"),
+            "more that are not done. Raise retention.ms, or work faster"),
+        ),
+        (
+            {"lag": 500, "expiring": expiring(1, 60), **PARKED},
+            "danger", "retention",
+            ("Within 60 s, retention deletes up to 1 record of orders-0 that is not done. Decide on "
+            "parked records, or raise retention.ms"),
         ),
     ],
 )  # fmt: skip
@@ -282,8 +298,46 @@ def test_a_verdict_names_the_next_command_and_the_records() -> None:
 
 
 @pytest.mark.parametrize(
+    ("known", "command"),
+    [
+        ({"lag": 1, "is_worked_on": False}, "doctor"),
+        ({"unknown": ["a-0"], "is_worked_on": False}, "doctor"),
+        ({"lag": 20, "without_owner": [("old-0", 5)]}, "groups describe shop"),
+        ({"lag": 9, **PARKED}, "records list shop"),
+        ({"lag": 5, "deleted": 3, "deleted_of": ["orders-0"]}, "lag shop"),
+        ({"lag": 5, "expiring": expiring(1, 60)}, "lag shop"),
+        ({"lag": 5, "expiring": expiring(1, 60), **PARKED}, "records list shop"),
+        ({"lag": 5, "failed": [HELD]}, "records list shop"),
+        ({"lag": 90, "open_since": MIDNIGHT}, "lag shop"),
+        ({"lag": 90, "pace": Pace(0, 0, 30)}, "lag shop"),
+        ({"lag": 5, "stalled": "waiting for Kafka: no broker", "is_away": True}, "doctor"),
+        ({"unknown": ["a-b-0", "a-b-1", "c-0"]}, "topics describe a-b c"),
+    ],
+)
+def test_what_somebody_has_to_do_has_its_command(known: dict[str, Any], command: str) -> None:
+    """It ends with the options that it needs here, of a cluster and a table."""
+    shown = found(place="--commit-table /t", **known)[0]
+    assert shown.command == f"coopconsume {command} --commit-table /t"
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        {"lag": 5, "lost_member": LostMember(9, None, ["t-0"])},
+        {"lag": 5, "is_rebalancing": True},
+    ],
+)
+def test_a_wait_that_ends_by_itself_asks_nobody_to_act(known: dict[str, Any]) -> None:
+    """It says so, and has no command."""
+    shown = found(**known)[0]
+    assert "Nobody has to act" in shown.sentence
+    assert shown.command == ""
+
+
+@pytest.mark.parametrize(
     ("known", "since"),
     [
+        ({"lag": 5, "lost_member": LostMember(9, NOW, ["t-0"], MIDNIGHT)}, MIDNIGHT),
         ({"lag": 1, "is_worked_on": False, "last_active": MIDNIGHT}, MIDNIGHT),
         ({"lag": 9, **PARKED, "parked_since": MIDNIGHT}, MIDNIGHT),
         ({"lag": 9, "failed": [replace(HELD, since=MIDNIGHT)]}, MIDNIGHT),
