@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from commits.secrets import hidden_in
 from coopconsume.errors import InvalidOption, UnknownOption
-from coopconsume.kafka.settings import KNOWN_KAFKA_SETTINGS, closest, is_harmless, kafka_name
+from coopconsume.kafka.settings import (
+    KNOWN_KAFKA_SETTINGS,
+    check_foreign,
+    closest,
+    is_harmless,
+    kafka_name,
+    spelling,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -71,7 +78,9 @@ OPTIONS_OF_SPARK: Final = {
     "startingOffsetsByTimestampStrategy": _BY_TIME,
     "startingTimestamp": _BY_TIME,
 }
-_REMEDIES: Final = {name.lower(): remedy for name, remedy in OPTIONS_OF_SPARK.items()}
+_REMEDIES: Final = {spelling(name): remedy for name, remedy in OPTIONS_OF_SPARK.items()}
+#: Words of other libraries for options of this one.
+_SYNONYMS: Final = {"topic": "subscribe", "topics": "subscribe"}
 #: Settings without effect that a warning has named.
 _WARNED: Final[set[str]] = set()
 
@@ -90,7 +99,7 @@ def shown_value(name: str, value: Any) -> Any:
 
 
 def check_names(options: Mapping[str, Any], own: Collection[str], listed: Collection[str]) -> None:
-    """Checks names of options; those of Kafka's settings, with ``kafka.``, are left alone.
+    """Checks names of options; of those with ``kafka.`` only whether they are options of ours.
 
     Args:
         options: Names and values as users give them.
@@ -98,17 +107,40 @@ def check_names(options: Mapping[str, Any], own: Collection[str], listed: Collec
         listed: The names from which the closest one is chosen.
 
     Raises:
-        InvalidOption: One is an option of Spark that has no meaning here.
+        InvalidOption: One is an option of Spark that has no meaning here, a setting of Kafka's
+            clients that is refused or has no effect, or one that only other clients have.
         UnknownOption: No such option; names all that are unknown, and the closest ones.
     """
-    strange = [n for n in options if client_setting(n) is None and n.lower() not in own]
-    for name in strange:
-        if name.lower() in _REMEDIES:
-            remedy = f"this option of Spark has no meaning here; {_REMEDIES[name.lower()]}"
-            raise InvalidOption(name, repr(options[name]), remedy)
+    strange: dict[str, str | None] = {}
+    for name, value in options.items():
+        setting = client_setting(name)
+        if setting is not None and setting.lower() in own:
+            strange[name] = closest(setting, listed)
+        elif setting is None and name.lower() not in own:
+            _refuse(name, value)
+            strange[name] = _SYNONYMS.get(name.lower()) or closest(name, listed)
     if strange:
-        (first, similar), *more = [(name, closest(name, listed)) for name in strange]
+        (first, similar), *more = strange.items()
         raise UnknownOption(first, similar, *more)
+
+
+def _refuse(name: str, value: Any) -> None:
+    """Refuses a name that says what its user wants, with what stands for it."""
+    remedy = _REMEDIES.get(spelling(name))
+    if remedy is not None:
+        remedy = f"this option of Spark has no meaning here; {remedy}"
+    elif name.lower().startswith("spark."):
+        # It may hold a secret, as of an object store.
+        remedy = "it is a setting of Spark: give it to the session, or by --spark-conf"
+        raise InvalidOption(name, "…", remedy)
+    if remedy is not None:
+        raise InvalidOption(name, repr(value), remedy)
+    setting = kafka_name(name)
+    if setting in REFUSED_SETTINGS:
+        raise InvalidOption(name, "…", f"leave it out: {REFUSED_SETTINGS[setting]}")
+    if setting in WITHOUT_EFFECT:
+        raise InvalidOption(name, "…", f"leave it out, it has no effect: {WITHOUT_EFFECT[setting]}")
+    check_foreign(name)
 
 
 def warn_without_effect(settings: Iterable[str]) -> None:

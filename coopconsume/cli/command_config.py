@@ -131,11 +131,11 @@ def check_option(name: str, value: str) -> None:
         InvalidOption: It is refused, or its value is.
     """
     full = full_name(name)
+    check_names({full: value}, _BY_NAME, _LISTED)
     setting = client_setting(full)
     if setting is not None:
         check_setting(setting, REFUSED_SETTINGS, CLIENT_SETTINGS)
         return
-    check_names({full: value}, _BY_NAME, _LISTED)
     _BY_NAME[full.lower()].read(value)
 
 

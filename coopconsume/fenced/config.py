@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from coopconsume.errors import InvalidOption, MissingOption, UnknownOption
 from coopconsume.kafka.settings import (
     KNOWN_KAFKA_SETTINGS,
+    check_foreign,
     check_setting,
     client_config,
     closest,
@@ -75,6 +76,7 @@ class FencedSettings:
                 kafka[setting] = str(value)
             else:
                 known = [CHECK, *(f"kafka.{setting}" for setting in sorted(_KNOWN))]
+                check_foreign(name)
                 raise UnknownOption(name, closest(name, known))
         if not kafka.get("bootstrap.servers", "").strip():
             raise MissingOption("kafka.bootstrap.servers")

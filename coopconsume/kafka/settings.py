@@ -96,6 +96,45 @@ KNOWN_KAFKA_SETTINGS = frozenset(
         "ssl.truststore.type",
     ]
 )
+_LOGIN = "kafka.sasl.jaas.config, or kafka.sasl.plain.username and kafka.sasl.plain.password"
+_OAUTH = "clientId and clientSecret in kafka.sasl.jaas.config"
+_KERBEROS = "a login by SCRAM, PLAIN or OAUTHBEARER: Kerberos is not supported"
+_TRUSTED = "kafka.ssl.truststore.location with kafka.ssl.truststore.type = PEM"
+_OWN_KEY = "kafka.ssl.keystore.location, one file, with kafka.ssl.keystore.type = PEM"
+_ONE_BY_ONE = "nothing: records are committed one by one, into commitTable"
+#: Settings of librdkafka, kafka-python and old clients, which Kafka's client in Java ignores, with
+#: what to give instead.
+OF_OTHER_CLIENTS = {
+    "auto.commit.enable": _ONE_BY_ONE,
+    "broker.list": "kafka.bootstrap.servers",
+    "brokers": "kafka.bootstrap.servers",
+    "enable.auto.offset.store": _ONE_BY_ONE,
+    "enable.ssl.certificate.verification": f"the trusted certificates: {_TRUSTED}",
+    "fetch.message.max.bytes": "kafka.max.partition.fetch.bytes",
+    "fetch.wait.max.ms": "kafka.fetch.max.wait.ms",
+    "metadata.broker.list": "kafka.bootstrap.servers",
+    "sasl.kerberos.keytab": _KERBEROS,
+    "sasl.kerberos.principal": _KERBEROS,
+    "sasl.oauthbearer.client.id": _OAUTH,
+    "sasl.oauthbearer.client.secret": _OAUTH,
+    "sasl.oauthbearer.config": _OAUTH,
+    "sasl.password": _LOGIN,
+    "sasl.user": _LOGIN,
+    "sasl.username": _LOGIN,
+    "socket.timeout.ms": "kafka.request.timeout.ms",
+    "ssl.ca.location": _TRUSTED,
+    "ssl.ca.pem": "kafka.ssl.truststore.certificates with kafka.ssl.truststore.type = PEM",
+    "ssl.cafile": _TRUSTED,
+    "ssl.certfile": _OWN_KEY,
+    "ssl.certificate.location": _OWN_KEY,
+    "ssl.certificate.pem": "kafka.ssl.keystore.certificate.chain",
+    "ssl.check.hostname": "kafka.ssl.endpoint.identification.algorithm, empty for any host name",
+    "ssl.key.location": _OWN_KEY,
+    "ssl.key.pem": "kafka.ssl.keystore.key",
+    "ssl.keyfile": _OWN_KEY,
+    "topic.metadata.refresh.interval.ms": "kafka.metadata.max.age.ms",
+    "zookeeper.connect": "kafka.bootstrap.servers",
+}
 #: Settings of group members. Spark's executors only read and are not members.
 MEMBER_SETTINGS = frozenset(
     ["group.instance.id", "heartbeat.interval.ms", "max.poll.interval.ms", "session.timeout.ms"]
@@ -117,6 +156,8 @@ _WORDS: dict[str, type] = {
     "retry.backoff.ms": int,
     "send.buffer.bytes": int,
 }
+#: How settings of security begin, of which one kind never stands for the other.
+_KIND = re.compile(r"(?:kafka\.)?(sasl|ssl)[._]")
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _LOGIN_WORDS = {
     name.replace(".", "_"): name for name in ("sasl.plain.username", "sasl.plain.password")
@@ -213,10 +254,39 @@ def _protocol(kafka: Mapping[str, str]) -> str:
 
 
 def closest(name: str, known: Iterable[str], cutoff: float = 0.7) -> str | None:
-    """Return the known name that is most similar to a misspelt one; None if none is similar."""
+    """Return the known name that is most similar to a misspelt one; None if none is similar.
+
+    A name in another spelling, such as snake_case, or without ``kafka.`` is the same name. One that
+    begins with ``sasl.`` is similar to no other kind of name; nor is one that begins with ``ssl.``.
+    """
+    known = list(known)
+    spelled = {spelling(k): k for k in reversed(known)}
+    for same in (spelling(name), f"kafka{spelling(name)}"):
+        if same in spelled:
+            return spelled[same]
+    kind = _KIND.match(name.lower())
     by_lower = {k.lower(): k for k in known}
+    if kind is not None:
+        by_lower = {k: v for k, v in by_lower.items() if f"{kind[1]}." in k}
     found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)
     return by_lower[found[0]] if found else None
+
+
+def spelling(name: str) -> str:
+    """Return what all spellings of a name have in common: its letters and figures."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def check_foreign(name: str) -> None:
+    """Refuse a setting, with or without ``kafka.``, that only other clients of Kafka have.
+
+    Raises:
+        InvalidOption: It names the settings to give instead.
+    """
+    setting = name.lower().removeprefix("kafka.").replace("_", ".")
+    if setting in OF_OTHER_CLIENTS:
+        remedy = f"a setting of another client of Kafka; give {OF_OTHER_CLIENTS[setting]}"
+        raise InvalidOption(name, "…", remedy)
 
 
 def check_setting(setting: str, ours: Mapping[str, str], known: Collection[str]) -> None:
@@ -228,11 +298,12 @@ def check_setting(setting: str, ours: Mapping[str, str], known: Collection[str])
         known: All other settings.
 
     Raises:
-        InvalidOption: The library sets it itself.
+        InvalidOption: The library sets it itself, or only other clients have it.
         UnknownOption: It is not known, but very similar to a known one.
     """
     if setting in ours:
         raise InvalidOption(f"kafka.{setting}", "…", f"leave it out: {ours[setting]}")
+    check_foreign(f"kafka.{setting}")
     # Plug-ins bring settings of their own; only what looks like a slip of the pen is refused.
     similar = None if setting in known else closest(setting, sorted(known), cutoff=0.85)
     if similar:

@@ -170,6 +170,25 @@ def test_conf_is_joined_where_it_is_a_list(tmp_path: Path) -> None:
         build_conf(cores=0, work_dir=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("theirs", "expected"),
+    [
+        ({}, "false"),
+        ({"spark.master": "local[3]"}, "false"),
+        ({"spark.master": "local-cluster[2,1,1024]"}, "false"),
+        ({"spark.master": "spark://host:7077"}, None),
+        ({"spark.master": "yarn"}, None),
+        ({"spark.master": "yarn", "spark.shuffle.compress": "false"}, "false"),
+        ({"spark.shuffle.compress": "true"}, "true"),
+    ],
+)
+def test_what_is_shuffled_between_machines_is_compressed(
+    theirs: dict[str, str], expected: str | None, tmp_path: Path
+) -> None:
+    """As Spark does it by default; on one machine it would only cost time."""
+    assert build_conf(conf=theirs, work_dir=tmp_path).get("spark.shuffle.compress") == expected
+
+
 def _run(body: str, **settings: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", body], stdout=subprocess.PIPE, text=True, **settings

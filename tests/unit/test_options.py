@@ -12,6 +12,7 @@ from commits.model import MAX_SHORT_KEY
 from coopconsume.consumer import CooperativeConsumer
 from coopconsume.errors import InvalidOption, MissingOption, UnknownOption
 from coopconsume.group.owned import to_keep
+from coopconsume.kafka.settings import closest
 from coopconsume.option_names import _REMEDIES, CLIENT_SETTINGS, REFUSED_SETTINGS, WITHOUT_EFFECT
 from coopconsume.option_values import parse_seconds
 from coopconsume.options import TABLE, Options
@@ -49,6 +50,15 @@ def test_names_are_compared_without_regard_to_case():
         ("slot", "slots"),
         ("kafka.bootstrap.server", "kafka.bootstrap.servers"),
         ("kafka.sasl.mechanisms", "kafka.sasl.mechanism"),
+        # The same name in another spelling, or with or without kafka.
+        ("group_id", "kafka.group.id"),
+        ("groupId", "kafka.group.id"),
+        ("bootstrap.servers", "kafka.bootstrap.servers"),
+        ("kafka.session_timeout_ms", "kafka.session.timeout.ms"),
+        ("max.offsets.per.trigger", "maxOffsetsPerTrigger"),
+        ("kafka.startingOffsets", "startingOffsets"),
+        ("kafka.subscribe", "subscribe"),
+        ("topics", "subscribe"),
     ],
 )
 def test_a_misspelt_option_names_the_closest(given, closest):
@@ -57,6 +67,43 @@ def test_a_misspelt_option_names_the_closest(given, closest):
         Options.parse(BASE | {given: "1"})
     assert error.value.closest == closest
     assert closest in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("sasl.password", "kafka.sasl.jaas.config"),
+        ("sasl_username", "kafka.sasl.plain.username"),
+        ("kafka.sasl.username", "kafka.sasl.jaas.config"),
+        ("kafka.sasl.oauthbearer.client.secret", "kafka.sasl.jaas.config"),
+        ("kafka.sasl.kerberos.keytab", "Kerberos is not supported"),
+        ("kafka.ssl.ca.location", "kafka.ssl.truststore.location"),
+        ("kafka.ssl_cafile", "kafka.ssl.truststore.location"),
+        ("kafka.ssl.key.location", "kafka.ssl.keystore.location"),
+        ("metadata.broker.list", "kafka.bootstrap.servers"),
+        ("kafka.fetch.wait.max.ms", "kafka.fetch.max.wait.ms"),
+        ("kafka.enable.auto.offset.store", "committed one by one"),
+        ("auto.offset.reset", "use startingOffsets"),
+        ("enable.auto.commit", "committed one by one"),
+        ("checkpoint_location", "commitTable has what is done"),
+        ("spark.hadoop.fs.s3a.secret.key", "--spark-conf"),
+    ],
+)
+def test_a_name_of_another_library_names_what_stands_for_it(given, words):
+    """Not the name that is most alike; and never its value, which may be a secret."""
+    with pytest.raises(InvalidOption, match=words) as error:
+        Options.parse(BASE | {given: "hush"})
+    assert error.value.name == given
+    assert "hush" not in str(error.value) or given == "checkpoint_location"
+
+
+@pytest.mark.parametrize("given", ["kafka.sasl.passwort", "sasl.key.password", "ssl.mechanism"])
+def test_no_name_of_sasl_stands_for_one_of_ssl(given):
+    """They are different kinds of security, however alike their names are."""
+    known = [f"kafka.{name}" for name in CLIENT_SETTINGS]
+    found = closest(given, known, cutoff=0.3)
+    assert found is not None
+    assert found.split(".")[1] == given.removeprefix("kafka.").split(".")[0]
 
 
 @pytest.mark.parametrize(

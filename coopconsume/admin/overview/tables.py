@@ -10,6 +10,7 @@ from commits.model import has_failed
 from coopconsume.admin.html import html
 from coopconsume.admin.offsets.tables import blocker_table, lag_table, shown_primary
 from coopconsume.admin.overview.verdict import group_verdicts, lasting
+from coopconsume.admin.records.tables import shown_action
 from coopconsume.admin.tables import (
     Headline,
     KeyRangeMap,
@@ -270,7 +271,7 @@ class GroupTables:
             ("decided on", "decision", "when", "by", "reason", "outcome"),
             [
                 (
-                    f"{one.topic}-{one.partition}@{one.offset}", one.action, one.at,
+                    f"{one.topic}-{one.partition}@{one.offset}", shown_action(one.action), one.at,
                     one.by or None, one.reason or None, one.status,
                 )
                 for one in all_of

@@ -23,6 +23,14 @@ _FATES: Final[dict[RecordAction, tuple[str, str]]] = {
     "skip": ("skipped", "marked as done; its key continues"),
 }
 
+#: Decisions on parked records as `coopconsume records` names them.
+_SHOWN: Final[dict[str, str]] = {"replay": "retry", "discard": "skip"}
+
+
+def shown_action(action: str) -> str:
+    """Returns a decision in the words of ``coopconsume records``, whatever command made it."""
+    return _SHOWN.get(action, action)
+
 
 def record_table(records: Sequence[FailedRecord], now: datetime) -> Table:
     """Returns a row for each failed record."""
@@ -31,7 +39,7 @@ def record_table(records: Sequence[FailedRecord], now: datetime) -> Table:
         [
             (
                 one.name, one.key, one.attempts, one.state, one.since, _due_in(one, now),
-                one_line(one.error, _MOST), one.decision and one.decision.action,
+                one_line(one.error, _MOST), one.decision and shown_action(one.decision.action),
                 one.decision and one_line(str(one.decision.by), _MOST),
             )
             for one in records

@@ -99,6 +99,9 @@ def build_conf(
     for key, value in (conf or {}).items():
         joint = _JOINED.get(key) if key in merged else None
         merged[key] = value if joint is None else f"{merged[key]}{joint}{value}"
+    if merged["spark.master"].startswith("local"):
+        # What is shuffled there never leaves the machine.
+        merged.setdefault("spark.shuffle.compress", "false")
     return merged
 
 
@@ -132,8 +135,6 @@ def _settings(app_name: str, cores: int, class_path: str, work: Path) -> dict[st
         # where this one ended. Batches read in slices, so most of that would only fill the heap.
         "spark.kafka.consumer.fetchedData.cache.timeout": "5s",
         "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "5s",
-        # What is shuffled here never leaves the machine.
-        "spark.shuffle.compress": "false",
     }
 
 
