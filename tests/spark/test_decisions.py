@@ -72,6 +72,10 @@ def test_failed_records_are_decided_on_while_the_job_runs(
         assert {row["offset"]: row["decided_by"] for row in rows}[SKIPPED] == "alice"
         call("records", "skip", group, "--offset", str(PARKED), "--execute")
         until(lambda: query.lastProgress["partitions"][0]["lag"] == 0)
+        shown = CliRunner().invoke(main, ["groups", "describe", group, *place]).stdout
+        of_parked = [line for line in shown.splitlines() if line.startswith(f"{name}-0@{PARKED} ")]
+        # A parked record is skipped by the same word as one that is tried again.
+        assert [line.split()[1] for line in of_parked] == ["skip", "park"]
         query.stop()
         letters = {one.offset: one for one in Admin(opts).dead_letters(group).letters()}
         store = consumer._subscription.joined().store

@@ -119,14 +119,14 @@ def found(**known: Any) -> tuple[Verdict, ...]:
         (
             {"lag": 484, "is_worked_on": False, "last_active": NOW - timedelta(minutes=12)},
             "action", "nobody",
-            ("Nobody has worked on this group since 04:18:00 UTC: 484 records wait. Start a job of it "
-            "again"),
+            ("Nobody has worked on this group since 04:18:00 UTC: 484 records wait. Start a job "
+            "of it again"),
         ),
         (
             {"lag": 1, "is_worked_on": False, "last_active": NOW - timedelta(hours=12)},
             "action", "nobody",
-            ("Nobody has worked on this group since 2026-11-29 16:30:00 UTC: 1 record waits. Start a "
-            "job of it again"),
+            ("Nobody has worked on this group since 2026-11-29 16:30:00 UTC: 1 record waits. "
+            "Start a job of it again"),
         ),
         (
             {"unknown": ["a-0"], "is_worked_on": False},
@@ -136,8 +136,9 @@ def found(**known: Any) -> tuple[Verdict, ...]:
         ),
         (
             {"lag": 20, "without_owner": [("old-0", 5), ("old-1", 7)]},
-            "action", "nobody", ("Nobody works on old-0, old-1: 12 records wait. Start a member that subscribes to their "
-            "topics"),
+            "action", "nobody",
+            ("Nobody works on old-0, old-1: 12 records wait. Start a member that subscribes to "
+            "their topics"),
         ),
         (
             {"lag": 5, "failed": [HELD]},
@@ -206,8 +207,8 @@ def found(**known: Any) -> tuple[Verdict, ...]:
         (
             {"lag": 500, "expiring": expiring(1, 60), **PARKED},
             "danger", "retention",
-            ("Within 60 s, retention deletes up to 1 record of orders-0 that is not done. Decide on "
-            "parked records, or raise retention.ms"),
+            ("Within 60 s, retention deletes up to 1 record of orders-0 that is not done. Decide "
+            "on parked records, or raise retention.ms"),
         ),
     ],
 )  # fmt: skip

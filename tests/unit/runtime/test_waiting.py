@@ -79,7 +79,7 @@ CASES = {
         JobFacts(unanswered="for 12 s: connection refused", batches=[BATCH], kafka="no broker"),
         "the commit table has not answered for 12 s: connection refused",
     ),
-    "lostMember": (JobFacts(partitions=[partition(doubt=70.0)]), "for less next time, lower leaseGrace"),
+    "lostMember": (JobFacts(partitions=[partition(doubt=70.0)]), "next time, lower leaseGrace"),
     "lostSlots": (JobFacts(barred={1: 8.0}), "1 lost slot until"),
     "failedSlots": (
         JobFacts(failing={0: (2.0, "no answer"), 1: (1.0, "no")}),
