@@ -73,6 +73,22 @@ class _Program(click.Group):
                     [(name, self.commands[name].get_short_help_str(width)) for name in section]
                 )
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs a command; an option of the consumer that is written as a flag is named with -o."""
+        try:
+            return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            from coopconsume.kafka.settings import spelling
+            from coopconsume.options import TABLE
+
+            takes = error.ctx.command.params if error.ctx else []
+            names = {spelling(option.name): option.name for option in TABLE if option.is_listed}
+            name = names.get(spelling(error.option_name))
+            if name is not None and any("-o" in parameter.opts for parameter in takes):
+                error.message = f"No such option {error.option_name!r}: write it as -o {name}=…"
+                error.possibilities = None
+            raise
+
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Runs it; what the terminal's encoding lacks, such as an ellipsis, is shown as "?"."""
         for stream in (sys.stdout, sys.stderr):

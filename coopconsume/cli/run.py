@@ -66,8 +66,8 @@ def _consumer_options() -> str:
 @click.command(
     epilog=_consumer_options()
     + example(
-        "coopconsume run shop:on_order -o kafka.bootstrap.servers=localhost:9092",
-        "-o kafka.group.id=shop -o subscribe=orders -o commitTable=/data/commits",
+        "coopconsume run shop:on_order --group shop -o subscribe=orders",
+        "--bootstrap-servers localhost:9092 --commit-table /data/commits",
     )
 )
 @click.argument("handler", metavar="MODULE:FUNCTION")
@@ -154,6 +154,9 @@ def _consumer_options() -> str:
 )
 @reported
 @with_options(CONSUMER_OPTIONS, defaults=True)
+@click.option("--bootstrap-servers", help="Short for -o kafka.bootstrap.servers=…")
+@click.option("--group", "consumer_group", help="Short for -o kafka.group.id=…")
+@click.option("--commit-table", metavar="PATH|NAME", help="Short for -o commitTable=…")
 def run(
     *,
     handler: str,

@@ -90,6 +90,45 @@ def test_every_command_that_uses_a_cluster_or_a_table_takes_a_file(
         assert one.name != "command_config" or one.envvar == COMMAND_CONFIG
 
 
+def test_a_job_takes_the_short_forms_of_operators_commands() -> None:
+    """What names a cluster, a group and a table for one command does so for all."""
+    words = ("--bootstrap-servers", "line:1", "--group", "shop", "--commit-table", "/line")
+    found = printed("run", "no.module:here", *words)
+    assert found["kafka.bootstrap.servers"] == ("line:1", "--bootstrap-servers")
+    assert found["kafka.group.id"] == ("shop", "--group")
+    assert found["commitTable"] == ("/line", "--commit-table")
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("run", "shop:f", "--slots", "2"), "write it as -o slots=…"),
+        (("run", "shop:f", "--starting-offsets=earliest"), "write it as -o startingOffsets=…"),
+        (("groups", "describe", "--lease-grace", "3", "shop"), "write it as -o leaseGrace=…"),
+        (("run", "shop:f", "--bootstrap-server", "h"), "Did you mean '--bootstrap-servers'?"),
+    ],
+)
+def test_an_option_of_the_consumer_as_a_flag_is_named_as_it_is_written(
+    words: tuple[str, ...], hint: str
+) -> None:
+    """A flag that is misspelt has the nearest flag."""
+    found = call(*words)
+    assert found.exit_code == 2
+    assert hint in found.stderr
+
+
+def test_a_name_of_another_client_in_a_file_names_what_stands_for_it(tmp_path: Path) -> None:
+    """So does an option of ours with ``kafka.``; a setting of security never names another kind."""
+    file = tmp_path / "client.properties"
+    file.write_text("sasl.password=hush\nkafka.subscribe=t\nsasl.key.password=x\n")
+    found = call("groups", "list", "--command-config", file).stderr
+    assert "line 1: option sasl.password = …: a setting of another client of Kafka; give " in found
+    assert "kafka.sasl.jaas.config" in found
+    assert "line 2: unknown option 'kafka.subscribe': did you mean 'subscribe'?" in found
+    assert "ssl.key" not in found.replace("sasl.key", "")
+    assert "hush" not in found
+
+
 def test_the_command_line_counts_before_the_file(file: Path) -> None:
     """Whatever the case of a name; each option has its origin."""
     found = printed(
