@@ -195,7 +195,8 @@ class Condition:
 
     def tool(self, words: str, *names: str) -> str:
         """Returns a command on these names instead of the group; otherwise as `command`."""
-        return shlex.join(["coopconsume", *words.split(), *names]) + f" {self.place}".rstrip()
+        command = shlex.join(["coopconsume", *words.split(), *names])
+        return f"{command} {self.place}".rstrip()
 
 
 @dataclass(frozen=True)

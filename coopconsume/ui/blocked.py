@@ -51,7 +51,7 @@ class BlockedRows:
             [
                 (
                     f"{one.name}@{record.offset}", _key(one, record),
-                    "parked" if record.is_parked else "pending", since_of(record),
+                    "parked" if record.is_parked else "failed", since_of(record),
                     _behind(one, record), record.attempts,
                     None if record.is_parked else span(record.due_ms / 1000 - now.timestamp()),
                     one_line(record.error, _ERROR), self._command(one, record),

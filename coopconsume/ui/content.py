@@ -79,6 +79,7 @@ def group_content(
         "cluster": overview.cluster, "servers": overview.servers, "table": overview.table,
         "epoch": overview.epoch, "generation": overview.generation, "lag": overview.lag,
         "filter": overview.record_filter, "notes": list(overview.notes[:_GAPS]),
+        "unknown": len(condition.unknown),
         "pending": sum(len(one.pending) for one in overview.partitions),
         "parked": sum(len(one.parked) for one in overview.partitions),
         "members": table_content(tables.members()),

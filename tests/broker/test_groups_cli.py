@@ -311,8 +311,8 @@ def test_records_that_retention_deletes_next_are_counted(
     epoch = store.claim("g", "somebody", [(aged, 0)])
     store.start("g", epoch, "somebody", {(aged, 0): 0})
     text = called(kafka, store.target, "lag", "g").stdout
-    first = f"Within 3 h, retention deletes up to 2 records of {aged}-0 that are not done"
-    assert text.startswith(f"{first}\n")
+    first = f"Within 3 h, retention deletes up to 2 records of {aged}-0 that are not done. "
+    assert text.startswith(f"{first}Raise retention.ms, or work faster\n")
     assert "next:" not in text, "the next command is this one"
     # The next command runs as it is printed, wherever the options were.
     file = tmp_path / "my client.properties"

@@ -152,7 +152,9 @@ function unlessShown(id, list, child) {
 function showCards() {
   const { oldest, slots, pace } = found;
   const { done, new: fresh_, doneIn } = pace || { done: 0, new: 0, doneIn: null };
-  const left = doneIn !== null ? `done in ${span(doneIn)}` : done || !found.lag || !pace ? "" : "no new commits";
+  const rate = doneIn !== null ? `done in ${span(doneIn)}` : done || !found.lag || !pace ? "" : "no new commits";
+  // A sum without them would look as if nothing was to be done.
+  const left = found.unknown ? `unknown in ${count(found.unknown)} of ${count(found.partitions.length)} partitions` : rate;
   const list = [
     ["Not committed", count(found.lag), left, ""],
     ["Committed per second", short(Math.round(done * 10) / 10), "mean of 30 s", ""],

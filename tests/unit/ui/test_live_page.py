@@ -336,9 +336,14 @@ def test_the_status_has_what_the_page_shows(two: GroupReading) -> None:
     verdict = found["verdict"]
     assert (verdict["level"], verdict["reason"]) == ("action", "nobody")
     assert re.fullmatch(
-        r"Nobody has worked on this group since [-: 0-9]+ UTC: 16 records wait", verdict["sentence"]
-    )
+        r"Nobody has worked on this group since [-: 0-9]+ UTC: 16 records wait\. Start a job of it "
+        r"again", verdict["sentence"],
+    )  # fmt: skip
     assert [one["reason"] for one in verdict["others"]] == ["decision"]
+    assert found["unknown"] == 0
+    uncommitted = [replace(one, stable_offset=None, lag=None) for one in two.overview.partitions]
+    found = group_content(View(with_partitions(two, uncommitted), 1.0))
+    assert (found["lag"], found["unknown"]) == (0, 2), "nothing known is not nothing to do"
 
 
 def test_each_blocked_key_has_the_records_behind_it_and_the_command_that_decides(
@@ -365,7 +370,7 @@ def test_each_blocked_key_has_the_records_behind_it_and_the_command_that_decides
     since = "1970-01-01 00:01:01 UTC"
     assert rows["a b-0@5"][:6] == ["hash 7", "parked", since, "at least 12", "3", "-"]
     assert rows["a b-0@3"][2:4] == ["-", "at least 0"]
-    assert rows["a b-0@6"][:7] == ["k", "pending", "-", "-", "4", "0 s", "again"]
+    assert rows["a b-0@6"][:7] == ["k", "failed", "-", "-", "4", "0 s", "again"]
     place = "g --topic 'a b' --partition 0 --offset"
     assert rows["a b-0@5"][-1] == f"coopconsume records retry {place} 5 --commit-table /c"
     assert rows["a b-0@6"][-1] == f"coopconsume records retry {place} 6 --commit-table /c"
