@@ -85,8 +85,8 @@ class _Program(click.Group):
             names = {spelling(option.name): option.name for option in TABLE if option.is_listed}
             name = names.get(spelling(error.option_name))
             if name is not None and any("-o" in parameter.opts for parameter in takes):
-                error.message = f"No such option {error.option_name!r}: write it as -o {name}=…"
-                error.possibilities = None
+                found = f"No such option {error.option_name!r}: write it as -o {name}=…"
+                raise click.NoSuchOption(error.option_name, found, ctx=error.ctx) from None
             raise
 
     def main(self, *args: Any, **kwargs: Any) -> Any:

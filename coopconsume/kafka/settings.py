@@ -156,7 +156,7 @@ _WORDS: dict[str, type] = {
     "retry.backoff.ms": int,
     "send.buffer.bytes": int,
 }
-#: How settings of security begin, of which one kind never stands for the other.
+#: How settings of security begin; one kind never stands for the other.
 _KIND = re.compile(r"(?:kafka\.)?(sasl|ssl)[._]")
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _LOGIN_WORDS = {

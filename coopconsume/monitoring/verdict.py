@@ -276,13 +276,14 @@ def _losses(found: Condition) -> Iterator[Verdict]:
     if done_in is None or done_in >= expiring.seconds:
         records = counted(expiring.records, "record")
         verb = "is" if expiring.records == 1 else "are"
-        by, words = "Raise retention.ms, or work faster", "lag"
+        remedy, words = "Raise retention.ms, or work faster", "lag"
         if found.parked_count:
-            by, words = "Decide on parked records, or raise retention.ms", "records list"
+            remedy = "Raise retention.ms, work faster, or decide on parked records"
+            words = "records list"
         yield Verdict(
             "danger", "retention",
             f"Within {span(expiring.seconds)}, retention deletes up to {records} of "
-            f"{some(expiring.names)} that {verb} not done. {by}",
+            f"{some(expiring.names)} that {verb} not done. {remedy}",
             found.command(words),
         )  # fmt: skip
 

@@ -129,7 +129,8 @@ def test_a_group_is_shown_with_its_gaps_and_what_holds_it(cli: OffsetsCli, tmp_p
     table = cli.call("lag", group).stdout
     assert re.search(rf"^{cli.harness.topic}-0 +4 +4 +failed +4 +3 ", table, re.MULTILINE)
     assert re.match(
-        r"Nobody has worked on this group since [-: 0-9]+ UTC: 4 records wait\. Start a job of it again\n"
+        r"Nobody has worked on this group since [-: 0-9]+ UTC: 4 records wait\. Start a job "
+        r"of it again\n"
         r"next: coopconsume doctor .*\n"
         r"also: Held by 4 since [-: 0-9]+ UTC: no \(attempt 3, next in \d+ d\)\n\nPARTITION ",
         table,

@@ -20,7 +20,7 @@ KEYS = {offset: b"k%d" % offset for offset in range(8)}
 HOURS = 3 * 3_600.0
 DANGER = (
     f"Within 3 h, retention deletes up to 1 record of {TP[0]}-{TP[1]} that is not done. "
-    "Raise retention.ms, or work faster"
+    "Raise retention.ms, work faster, or decide on parked records"
 )
 
 

@@ -207,8 +207,8 @@ def found(**known: Any) -> tuple[Verdict, ...]:
         (
             {"lag": 500, "expiring": expiring(1, 60), **PARKED},
             "danger", "retention",
-            ("Within 60 s, retention deletes up to 1 record of orders-0 that is not done. Decide "
-            "on parked records, or raise retention.ms"),
+            ("Within 60 s, retention deletes up to 1 record of orders-0 that is not done. Raise "
+            "retention.ms, work faster, or decide on parked records"),
         ),
     ],
 )  # fmt: skip
