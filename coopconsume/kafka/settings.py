@@ -96,7 +96,7 @@ KNOWN_KAFKA_SETTINGS = frozenset(
         "ssl.truststore.type",
     ]
 )
-_LOGIN = "kafka.sasl.jaas.config, or kafka.sasl.plain.username and kafka.sasl.plain.password"
+_LOGIN = "kafka.sasl.jaas.config, or kafka.sasl_plain_username and kafka.sasl_plain_password"
 _OAUTH = "clientId and clientSecret in kafka.sasl.jaas.config"
 _KERBEROS = "a login by SCRAM, PLAIN or OAUTHBEARER: Kerberos is not supported"
 _TRUSTED = "kafka.ssl.truststore.location with kafka.ssl.truststore.type = PEM"

@@ -91,13 +91,13 @@ class LostMember:
 
     Attributes:
         seconds: For how long at most it is waited for.
-        until: The end of that time; None if it is not known.
+        until: The end of that time.
         partitions: The names of the partitions.
         since: Since when it is waited for; None if it is not known.
     """
 
     seconds: float
-    until: datetime | None
+    until: datetime
     partitions: Sequence[str]
     since: datetime | None = None
 
@@ -297,19 +297,23 @@ def _tasks(found: Condition, now: datetime) -> Iterator[Verdict]:
         who += _since(found.last_active, now)
         start = f"Start a job of it{' again' if is_known else ''}"
         yield Verdict(
-            "action", "nobody", f"{who}: {what}. {start}", found.tool("doctor"),
+            "action",
+            "nobody",
+            f"{who}: {what}. {start}",
+            found.tool("doctor"),
             since=found.last_active,
-        )  # fmt: skip
+        )
     elif found.without_owner:
         names = [name for name, _ in found.without_owner]
         lag = sum(lag for _, lag in found.without_owner)
         topics = "its topic" if len(names) == 1 else "their topics"
         yield Verdict(
-            "action", "nobody",
+            "action",
+            "nobody",
             f"Nobody works on {some(names)}: {_wait(lag)}. Start a member that subscribes to "
             f"{topics}",
             found.command("groups describe"),
-        )  # fmt: skip
+        )
     if found.parked_count:
         yield Verdict(
             "action", "decision", _decision(found, now),
@@ -332,10 +336,8 @@ def _waits(found: Condition, now: datetime) -> Iterator[Verdict]:
     """Yields what members wait for."""
     lost = found.lost_member
     if lost is not None:
-        left, since = span(lost.seconds), _since(lost.since, now)
-        until = f" for up to {left}"
-        if lost.until is not None:
-            until = f"{since}{',' if since else ''} until {_clock(lost.until, now)} ({left})"
+        since = f"{_since(lost.since, now)}," if lost.since else ""
+        until = f"{since} until {_clock(lost.until, now)} ({span(lost.seconds)})"
         yield Verdict(
             "waiting", "lostMember",
             f"Waiting for a lost member{until}: it did not hand over its key ranges of "

@@ -204,8 +204,8 @@ UI = [
         "nobody-knows-what-to-do",
         "What somebody has to do has its command.",
         "coopconsume/monitoring/verdict.py",
-        '"action", "nobody", f"{who}: {what}. {start}", found.tool("doctor"),',
-        '"action", "nobody", f"{who}: {what}. {start}",',
+        'found.tool("doctor"),',
+        '"",',
         (_VERDICT + "test_what_somebody_has_to_do_has_its_command",),
     ),
     Mutant(

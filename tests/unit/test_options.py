@@ -73,7 +73,7 @@ def test_a_misspelt_option_names_the_closest(given, closest):
     ("given", "words"),
     [
         ("sasl.password", "kafka.sasl.jaas.config"),
-        ("sasl_username", "kafka.sasl.plain.username"),
+        ("sasl_username", "kafka.sasl_plain_username"),
         ("kafka.sasl.username", "kafka.sasl.jaas.config"),
         ("kafka.sasl.oauthbearer.client.secret", "kafka.sasl.jaas.config"),
         ("kafka.sasl.kerberos.keytab", "Kerberos is not supported"),

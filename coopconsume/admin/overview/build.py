@@ -224,15 +224,21 @@ def _live(row: Assignment) -> Iterable[tuple[TopicPartition, OwnedRange]]:
 
 
 def _given_at(row: Assignment, history: Iterable[Mapping[str, Any]]) -> datetime | None:
-    """Returns when an epoch or claim last assigned shares."""
+    """Returns when an epoch or claim last assigned shares, at the latest; None: it is not known.
+
+    If its own rows are gone, as behind a snapshot, they were written before all that are kept.
+    """
+    kept = list(history)
     times = [
         entry["written_at"]
-        for entry in history
+        for entry in kept
         if entry["kind"] in ("epoch", "takeover", "claim")
         and entry["counted"]
         and entry["nonce"] == row.epoch.nonce
     ]
-    return max(times, default=None)
+    if not times:
+        return next((entry["written_at"] for entry in kept if entry["written_at"]), None)
+    return max(times)
 
 
 def _waits(row: Assignment, history: Sequence[Mapping[str, Any]]) -> list[_Wait]:

@@ -75,9 +75,12 @@ def condition_of(group: GroupOverview, now: datetime, pace: Pace | None = None) 
 
 
 def lasting(partition: PartitionOverview, now: datetime) -> Iterator[tuple[InDoubtRange, float]]:
-    """Yields the ranges that are still in doubt, and for how many seconds at most."""
+    """Yields the ranges that are still in doubt, and for how many seconds at most.
+
+    One whose end is not known is left out: its seconds have begun before all that is known.
+    """
     for doubt in partition.in_doubt:
-        left = doubt.seconds if doubt.until is None else (doubt.until - now).total_seconds()
+        left = 0.0 if doubt.until is None else (doubt.until - now).total_seconds()
         if left > 0:
             yield doubt, left
 
@@ -156,8 +159,8 @@ def _lost_member(partitions: Iterable[PartitionOverview], now: datetime) -> Lost
         return None
     _, doubt, left = max(found, key=lambda each: each[2])
     names = list(dict.fromkeys(one.name for one, _, _ in found))
-    since = doubt.until and doubt.until - timedelta(seconds=doubt.seconds)
-    return LostMember(left, doubt.until, names, since)
+    until = now + timedelta(seconds=left)
+    return LostMember(left, until, names, until - timedelta(seconds=doubt.seconds))
 
 
 def _deleted(one: PartitionStatus) -> int:

@@ -35,6 +35,7 @@ from coopconsume.kafka.retention import ExpiringOffsets
 from coopconsume.monitoring.verdict import LEVELS, Pace, RecordPlace
 
 NOW = datetime(2026, 11, 30, 4, 30, tzinfo=UTC)
+IN_DOUBT = InDoubtRange(KeyRange(), 9.0, NOW + timedelta(seconds=9))
 OWNED = (OwnedRange("m", KeyRange()),)
 
 
@@ -118,8 +119,13 @@ def first(found: GroupOverview) -> tuple[str, str]:
         (group(partition(stable_offset=4, pending={4: Pending(4, 7)})), ("working", "working")),
         (group(partition(stable_offset=4, pending={4: parked(4)})), ("action", "decision")),
         (
-            group(partition(stable_offset=4, in_doubt=(InDoubtRange(KeyRange(), 9.0, None),))),
+            group(partition(stable_offset=4, in_doubt=(IN_DOUBT,))),
             ("waiting", "lostMember"),
+        ),
+        (
+            # The rows of its epoch are not kept, and nothing has been written since.
+            group(partition(stable_offset=4, in_doubt=(InDoubtRange(KeyRange(), 9.0, None),))),
+            ("working", "working"),
         ),
         (
             group(partition(stable_offset=4, in_doubt=(InDoubtRange(KeyRange(), 9.0, NOW),))),
@@ -255,7 +261,7 @@ def epoch(at: datetime, kind: str = "epoch", *, counted: bool = True) -> GroupEv
         (group(partition(**HANG), last_commit=NOW - MINUTE, state="PreparingRebalance"), None),
         (
             group(
-                partition(**HANG, in_doubt=(InDoubtRange(KeyRange(), 9.0, None),)),
+                partition(**HANG, in_doubt=(IN_DOUBT,)),
                 last_commit=NOW - MINUTE,
             ),
             None,

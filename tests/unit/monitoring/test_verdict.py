@@ -177,11 +177,12 @@ def found(**known: Any) -> tuple[Verdict, ...]:
             "channel to the driver"),
         ),
         (
-            {"lost_member": LostMember(9, None, ["t-0", "t-1"])},
+            {"lost_member": LostMember(9, NOW + timedelta(seconds=9), ["t-0", "t-1"])},
             "waiting", "lostMember",
-            ("Waiting for a lost member for up to 9 s: it did not hand over its key ranges of t-0, "
-            "t-1, and its handlers may still run. Nobody has to act. To wait for less next time, "
-            "lower leaseGrace, or handlerTimeout if its slots have no channel to the driver"),
+            ("Waiting for a lost member until 04:30:09 UTC (9 s): it did not hand over its key "
+            "ranges of t-0, t-1, and its handlers may still run. Nobody has to act. To wait for "
+            "less next time, lower leaseGrace, or handlerTimeout if its slots have no channel to "
+            "the driver"),
         ),
         (
             {"lag": 5, "is_rebalancing": True},
@@ -226,7 +227,7 @@ def test_the_most_urgent_one_comes_first() -> None:
         "lag": 900, **PARKED, "behind": BehindParked(98), "failed": [HELD], "deleted": 1,
         "deleted_of": ["orders-0"], "expiring": expiring(5, 60), "without_owner": [("t-9", 2)],
         "is_rebalancing": True,
-        "lost_member": LostMember(9, None, ["t-0"]), "stalled": "paused by pause()",
+        "lost_member": LostMember(9, NOW, ["t-0"]), "stalled": "paused by pause()",
     }  # fmt: skip
     all_found = found(**everything, pace=Pace(10, 0, 30))
     assert [one.reason for one in all_found] == [
@@ -324,7 +325,7 @@ def test_what_somebody_has_to_do_has_its_command(known: dict[str, Any], command:
 @pytest.mark.parametrize(
     "known",
     [
-        {"lag": 5, "lost_member": LostMember(9, None, ["t-0"])},
+        {"lag": 5, "lost_member": LostMember(9, NOW, ["t-0"])},
         {"lag": 5, "is_rebalancing": True},
     ],
 )

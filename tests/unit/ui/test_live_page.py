@@ -341,7 +341,7 @@ def test_the_status_has_what_the_page_shows(two: GroupReading) -> None:
     )  # fmt: skip
     assert [one["reason"] for one in verdict["others"]] == ["decision"]
     assert found["unknown"] == 0
-    uncommitted = [replace(one, stable_offset=None, lag=None) for one in two.overview.partitions]
+    uncommitted = [replace(one, stable_offset=None) for one in two.overview.partitions]
     found = group_content(View(with_partitions(two, uncommitted), 1.0))
     assert (found["lag"], found["unknown"]) == (0, 2), "nothing known is not nothing to do"
 
