@@ -237,8 +237,8 @@ def _given_at(row: Assignment, history: Iterable[Mapping[str, Any]]) -> datetime
         and entry["nonce"] == row.epoch.nonce
     ]
     if not times:
-        return next((entry["written_at"] for entry in kept if entry["written_at"]), None)
-    return max(times)
+        times = [entry["written_at"] for entry in kept if entry["written_at"]][:1]
+    return max(times, default=None)
 
 
 def _waits(row: Assignment, history: Sequence[Mapping[str, Any]]) -> list[_Wait]:
