@@ -5,6 +5,9 @@ BIN    := $(VENV)/bin
 # The Spark that this working copy is developed with.
 SPARK  := pyspark~=4.2.0
 
+# Without files of compiled code each of the hundreds of programs of a test run compiles the library.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow test-all test-matrix lint lint-style lint-types lint-wording docs bench mutants chaos chaos-store chaos-log chaos-queue clean
 

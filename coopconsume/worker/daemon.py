@@ -6,6 +6,10 @@ small task. The archives on a worker's path (PySpark's own, Spark's core jar, ``
 change: Spark puts new ones on the path under new names. Python 3.12 reads an index when it is next
 needed, so nothing is changed there.
 
+Spark also has PySpark come from an archive, from which Python compiles it at each start: about a
+second of processor time. If the folder of the same PySpark is on the path, too, as pip installs it,
+this process and its workers use the folder, where Python keeps what it has compiled.
+
 Each worker of this library imports pyarrow, NumPy and pandas, which pyarrow imports as it makes an
 array. That takes about half a second of processor time, and after each task PySpark has the
 garbage collector look at all of it. Loaded here, before the fork, they cost the workers nothing.
@@ -20,6 +24,8 @@ import sys
 import zipimport
 from contextlib import suppress
 from functools import partial
+from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import Final
 
 #: Settings of the jemalloc in Arrow.
@@ -35,6 +41,17 @@ def keep_archive_indexes() -> None:
 
 def _keep(self: zipimport.zipimporter) -> None:
     """Do nothing, for a ``zipimporter``."""
+
+
+def leave_archive_of_pyspark() -> None:
+    """Remove the archive of PySpark from the path if its folder comes next; else do nothing."""
+    for archive in [entry for entry in sys.path if Path(entry).name == "pyspark.zip"]:
+        others = [entry for entry in sys.path if entry != archive]
+        found = PathFinder.find_spec("pyspark", others)
+        # Spark's home, which has the archive in its python/lib.
+        home = Path(archive).parent.parent.parent
+        if found and found.origin and Path(found.origin).parent.resolve() == home.resolve():
+            sys.path[:] = others
 
 
 def load_before_forks() -> None:
@@ -69,6 +86,7 @@ def _draw_own_numbers(daemon: int) -> None:
 
 if __name__ == "__main__":
     keep_archive_indexes()
+    leave_archive_of_pyspark()
     load_before_forks()
 
     from pyspark.daemon import manager

@@ -1,4 +1,4 @@
-"""Runs mutants: each on a copy of the sources, in a pytest process that sees only the copy."""
+"""Runs mutants: each in a copy of the sources, in a pytest process that sees only the copy."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import signal
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from tests.mutants.child import PRELOADED, run
@@ -70,6 +71,9 @@ def run_tests(tree: Path, tests: Sequence[str], timeout: float) -> tuple[dict[st
         How each test ended, by node id: ``passed``, ``assertion``, or another error's name; and
         what pytest printed.
     """
+    outcomes, output = tree / "outcomes.json", tree / "output.txt"
+    for left in (outcomes, output):  # by the tests before
+        left.unlink(missing_ok=True)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     process = context.Process(target=run, args=(str(tree), str(ROOT), list(tests)))
@@ -80,7 +84,6 @@ def run_tests(tree: Path, tests: Sequence[str], timeout: float) -> tuple[dict[st
         # Also what it has started and left behind.
         os.killpg(process.pid or 0, signal.SIGKILL)
     process.join()
-    outcomes, output = tree / "outcomes.json", tree / "output.txt"
     said = output.read_text(errors="replace") if output.exists() else ""
     ended = json.loads(outcomes.read_text()) if outcomes.exists() else {}
     if late or process.exitcode:
@@ -106,32 +109,46 @@ def problem_of(mutant: Mutant, ended: dict[str, str]) -> str:
     return ""
 
 
-def try_mutant(mutant: Mutant) -> Result:
-    """Run the tests of one mutant on a copy of its own."""
+def try_mutant(mutant: Mutant, tree: Path) -> Result:
+    """Run the tests of one mutant in a copy, which has the sources as they are before and after."""
     begun = time.monotonic()
-    with copied() as tree:
-        target = tree / mutant.file
-        target.write_text(mutant.mutated(target.read_text()))
-        timeout = _FAST_TIMEOUT if mutant.is_fast else _SLOW_TIMEOUT
+    target = tree / mutant.file
+    target.write_text(mutant.mutated(target.read_text()))
+    timeout = _FAST_TIMEOUT if mutant.is_fast else _SLOW_TIMEOUT
+    try:
         ended, output = run_tests(tree, mutant.tests, timeout)
+    finally:
+        shutil.copy2(ROOT / mutant.file, target)
     return Result(mutant, problem_of(mutant, ended), time.monotonic() - begun, output)
 
 
 def try_all(
     mutants: Sequence[Mutant], *, workers: int, report: Callable[[Result], None] = lambda _: None
 ) -> list[Result]:
-    """Run mutants, several at once where they need neither a broker nor Spark."""
+    """Run mutants, several at once where they need neither a broker nor Spark.
+
+    Those that run at once have a copy each, and those that follow use it again: to copy all sources
+    takes longer than many a test.
+    """
     results: list[Result] = []
+    unused: SimpleQueue[Path] = SimpleQueue()
 
     def one(mutant: Mutant) -> None:
-        results.append(try_mutant(mutant))
+        tree = unused.get()
+        try:
+            results.append(try_mutant(mutant, tree))
+        finally:
+            unused.put(tree)
         report(results[-1])
 
-    with ThreadPoolExecutor(workers) as pool:
-        list(pool.map(one, [mutant for mutant in mutants if mutant.is_fast]))
-    for mutant in mutants:
-        if not mutant.is_fast:
-            one(mutant)
+    with ExitStack() as stack:
+        for _ in range(workers):
+            unused.put(stack.enter_context(copied()))
+        with ThreadPoolExecutor(workers) as pool:
+            list(pool.map(one, [mutant for mutant in mutants if mutant.is_fast]))
+        for mutant in mutants:
+            if not mutant.is_fast:
+                one(mutant)
     return results
 
 

@@ -59,6 +59,16 @@ WORKERS = [
         ),
     ),
     Mutant(
+        "pyspark-of-another-folder",
+        "Workers have the PySpark of their Spark.",
+        "coopconsume/worker/daemon.py",
+        " and Path(found.origin).parent.resolve() == home.resolve()",
+        "",
+        (
+            "tests/unit/worker/test_daemon.py::test_the_archive_of_pyspark_is_left_for_the_same_pyspark_alone",
+        ),
+    ),
+    Mutant(
         "delay-since-the-last-call",
         "A record that is charged without a call waits for its delay from then on.",
         "coopconsume/worker/key_scheduler.py",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyspark
 import pytest
 
 from coopconsume.classic import connector_version
@@ -41,15 +42,20 @@ def _exists(pid: int) -> bool:
 
 
 def test_workers_are_lean_and_like_the_driver(spark: SparkSession) -> None:
-    """A worker runs on the driver's interpreter, without our jars on its path."""
+    """A worker runs on the driver's interpreter and PySpark, without our jars on its path."""
 
     def look(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
         list(batches)
-        yield pa.RecordBatch.from_pylist([{"program": sys.executable, "path": sys.path}])
+        import pyspark
 
-    schema = "program string, path array<string>"
+        row = {"program": sys.executable, "path": sys.path, "pyspark": pyspark.__file__}
+        yield pa.RecordBatch.from_pylist([row])
+
+    schema = "program string, path array<string>, pyspark string"
     (seen,) = spark.range(1).coalesce(1).mapInArrow(look, schema).collect()
     assert seen.program == sys.executable
+    # Not that of the archive, which Python compiles at each start.
+    assert seen.pyspark == pyspark.__file__
     names = {jar.name for jar in jars.spark_jars()}
     for path in (seen.path, sys.path):
         assert not [entry for entry in path if Path(entry).name in names]

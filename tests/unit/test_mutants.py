@@ -9,7 +9,7 @@ import pytest
 
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.mutant import ROOT, Mutant, StaleMutant
-from tests.mutants.runner import problem_of, try_mutant
+from tests.mutants.runner import copied, problem_of, try_mutant
 
 _FILE = "assignors/ranges.py"
 _TEST = "tests/unit/assignors/test_ranges.py::test_the_whole_space_is_the_default"
@@ -72,9 +72,11 @@ def test_only_a_failed_assertion_is_a_catch(ended, problem):
 
 
 def test_a_fault_is_planted_in_a_copy_alone():
-    """The tests see it there, and not without it."""
-    assert try_mutant(mutant()).problem == ""
-    harmless = try_mutant(mutant(new="1 + self.last - self.first"))
-    assert harmless.problem == f"{_TEST} passed", harmless.output
-    broken = try_mutant(mutant(new="unknown_name"))
-    assert "not by an assertion" in broken.problem
+    """The tests see it there, and not without it; the next one finds the sources as they were."""
+    with copied() as tree:
+        assert try_mutant(mutant(), tree).problem == ""
+        harmless = try_mutant(mutant(new="1 + self.last - self.first"), tree)
+        assert harmless.problem == f"{_TEST} passed", harmless.output
+        broken = try_mutant(mutant(new="unknown_name"), tree)
+        assert "not by an assertion" in broken.problem
+        assert (tree / _FILE).read_bytes() == (ROOT / _FILE).read_bytes()
