@@ -489,7 +489,7 @@ class CooperativeConsumer(HandlerMethods, Closing):
 
         def draw() -> str:
             assignment = membership.assignment
-            group = overview_of(self.options, membership.cluster, membership.store, history=False)
+            group = overview_of(self.options, membership.cluster, membership.store)
             return group_html(group, assignment.member if assignment else None)
 
         return in_time(_DRAW_TIMEOUT, draw)

@@ -12,9 +12,9 @@ from coopconsume.values.shown import clean, safely
 
 #: Packages whose errors say that a schema registry does not answer.
 _CLIENTS = ("httpx", "httpx2", "httpcore")
-#: What a registry says of a subject, a version or a schema that it does not have. A proxy before
-#: it, or another server at its address, answers by 404 alone.
-_NOT_FOUND = (40401, 40402, 40403)
+#: What a registry says of a subject, a version or a schema that it does not have; 40400 is that of
+#: the client's own mock. A proxy, or another server at its address, answers by 404 alone.
+_NOT_FOUND = (40400, 40401, 40402, 40403)
 #: The module of a registry's client, without the folder that some versions have it in.
 _CLIENT = ("confluent_kafka.schema_registry", "schema_registry_client")
 _CAUSES = 10

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from inspect import getclosurevars, isfunction, isgetsetdescriptor, ismemberdescriptor
+from inspect import getclosurevars, isfunction, isgetsetdescriptor, ismemberdescriptor, signature
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _parts(handler: Any) -> Iterator[tuple[str, Any]]:
 
 def _parts_of_class(kind: type) -> Iterator[tuple[str, Any]]:
     """Yields the attributes of a class, and the variables that its methods refer to."""
-    for base in kind.__mro__:
+    for base in kind.__mro__[:-1]:  # What object has is not pickled.
         for name, part in vars(base).items():
             function = getattr(part, "__func__", getattr(part, "fget", part))
             if isfunction(function):
@@ -74,7 +74,10 @@ def _parts_of_class(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def _variables(function: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the variables that a function refers to."""
+    """Yields the variables that a function refers to, and the defaults of its arguments."""
     found = getclosurevars(function)
     for name, part in {**found.globals, **found.nonlocals}.items():
         yield f"the variable {name}", part
+    for name, argument in signature(function).parameters.items():
+        if argument.default is not argument.empty:
+            yield f"the default of {name}", argument.default

@@ -341,4 +341,24 @@ WORKERS = [
         'if all(other["driver"]["why"] for other in found):',
         (_DOCTOR + "test_what_one_worker_lacks_is_said_with_a_remedy",),
     ),
+    Mutant(
+        "free-slot-waits-for-batches-at-work",
+        "A free slot does not wait for batches that are at work.",
+        "coopconsume/runtime/dispatch/dispatcher.py",
+        "sum(run.is_young(now) for run in batches)",
+        "sum(run.first_report is None for run in batches)",
+        (
+            "tests/unit/runtime/test_slot_reports.py::test_a_free_slot_waits_for_young_batches_not_for_those_at_work",
+        ),
+    ),
+    Mutant(
+        "slots-out-of-time-go-on-alone",
+        "Slots whose time is over share the next batch.",
+        "coopconsume/runtime/dispatch/dispatcher.py",
+        "run.first_timeout or run.first_report",
+        "run.first_report",
+        (
+            "tests/unit/runtime/test_slot_reports.py::test_slots_whose_time_is_over_are_waited_for_however_long_ago_others_came_back",
+        ),
+    ),
 ]

@@ -224,20 +224,17 @@ def _live(row: Assignment) -> Iterable[tuple[TopicPartition, OwnedRange]]:
 
 
 def _given_at(row: Assignment, history: Iterable[Mapping[str, Any]]) -> datetime | None:
-    """Returns when an epoch or claim last assigned shares, at the latest; None: it is not known.
+    """Returns when an epoch or claim last assigned shares; None: the log does not say it any more.
 
-    If its own rows are gone, as behind a snapshot, they were written before all that are kept.
+    That is so behind a snapshot, for as long as the epoch is in force.
     """
-    kept = list(history)
-    times = [
+    times: list[datetime] = [
         entry["written_at"]
-        for entry in kept
+        for entry in history
         if entry["kind"] in ("epoch", "takeover", "claim")
         and entry["counted"]
         and entry["nonce"] == row.epoch.nonce
     ]
-    if not times:
-        times = [entry["written_at"] for entry in kept if entry["written_at"]][:1]
     return max(times, default=None)
 
 

@@ -80,9 +80,8 @@ class InDoubtRange:
     Attributes:
         key_range: The key range.
         seconds: How long the former owner may continue after the range was assigned to another.
-        until: The end of that time, by the clock of the leader or claimant that assigned it. If the
-            log's history does not go back so far, the latest time at which it can end; None if
-            that is not known either.
+        until: The end of that time, by the clock of the leader or claimant that assigned it; None
+            if the log's history does not go back so far: it may long be over.
     """
 
     key_range: KeyRange

@@ -241,7 +241,7 @@ class Dispatcher:
         free = self._planner.free_slots(epoch_state)
         if not free or not self._is_ours(epoch_state) or not self._may_work(epoch_state):
             return
-        young = sum(not run.has_begun for run in batches)
+        young = sum(run.is_young(now) for run in batches)
         if self._begins_real_time(epoch_state, free, now) or young >= BATCHES_AT_ONCE:
             return
         plan = self._planner.plan(epoch_state, free, now, self.sizes.limits)

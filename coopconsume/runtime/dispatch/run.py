@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from commits import OffsetRanges
 from coopconsume.runtime.dispatch.slot_task import SlotTask
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from coopconsume.state.slot_state import StateSpec
     from coopconsume.worker.channel.spec import ChannelSpec
     from coopconsume.worker.report import SlotReport
+
+
+#: For so many seconds after Spark has started a slot its batch is young, see `BATCHES_AT_ONCE`.
+_YOUNG: Final = 2.0
 
 
 class RunKind(ABC):
@@ -166,11 +170,10 @@ class Run:
         """Slots without a final report that have not given records back."""
         return [task for task in self.tasks.values() if task.is_active]
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether Spark has started a slot of it, as far as it is known."""
-        met = (task.met_at is not None for task in self.tasks.values())
-        return self.first_report is not None or any(met)
+    def is_young(self, now: float) -> bool:
+        """Whether none of its slots has reported, or has worked for a moment."""
+        met = (task.met_at for task in self.tasks.values() if task.met_at is not None)
+        return self.first_report is None and now - min(met, default=now) < _YOUNG
 
     @property
     def timed_out(self) -> bool:

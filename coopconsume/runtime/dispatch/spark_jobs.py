@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Batches that Spark may read and start at once: slots that are free meanwhile share the next.
+#: Young batches at once: slots that are free meanwhile share the next one, which is read once.
 BATCHES_AT_ONCE: Final = 2
 _INTERRUPT_EVERY: Final = 1.0
 

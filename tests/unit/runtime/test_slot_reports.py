@@ -192,7 +192,7 @@ def test_slots_whose_time_is_over_are_waited_for_however_long_ago_others_came_ba
     assert not _comes_back(run, run.first_timeout + 2.0)
 
 
-def test_a_slot_waits_for_batches_that_spark_starts_not_for_those_at_work() -> None:
+def test_a_free_slot_waits_for_young_batches_not_for_those_at_work() -> None:
     """Batches of few slots may take as long as their handlers, and hold up no other slot."""
     with in_batch(4, 10**6) as (job, first):
         dispatcher, epoch_state = job._dispatcher, job._epoch_state
@@ -207,6 +207,10 @@ def test_a_slot_waits_for_batches_that_spark_starts_not_for_those_at_work() -> N
 
         assert [launched(slot) for slot in (0, 1, 2)] == [[(0,)], [(0,), (1,)], [(0,), (1,)]]
         with mock.patch.object(dispatcher.leases, "has_met", lambda at: at[1] == 1):
+            assert launched() == [(0,), (1,)], "it has just begun"
+            young = dispatcher.runs.by_number[2].tasks[1]
+            assert young.met_at is not None
+            young.met_at -= 2.0
             assert launched() == [(0,), (1,), (2,)]
 
 

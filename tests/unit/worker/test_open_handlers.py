@@ -701,8 +701,13 @@ def test_what_cannot_be_pickled_of_a_programs_own_class_is_named():
         def __call__(self, record):
             """Handle a record."""
 
-    for kind, part in ((UsesIt, "the variable lock"), (Below, "the variable lock"),
-                       (HasIt, r"handler\.client")):  # fmt: skip
+    class TakesIt:
+        def __call__(self, record, client=lock):
+            """Handle a record."""
+
+    variable, attribute, default = "the variable lock", r"handler\.client", "the default of client"
+    parts = {UsesIt: variable, Below: variable, HasIt: attribute, TakesIt: default}
+    for kind, part in parts.items():
         for given in (kind, kind()):
             with pytest.raises(HandlerNotUsable, match=f"{part}: TypeError: cannot pickle '_thr"):
                 check_handler(given)
