@@ -129,7 +129,7 @@ class Condition:
         without_owner: Partitions that nobody owns while others are owned, with their lag.
         last_active: When a member last wrote to the commit log; None if that is not known.
         is_rebalancing: Whether its members join a new generation.
-        parked: Records that wait for a decision; some of them, if they are many.
+        parked: Records that wait for a decision, and have none yet; some of them, if they are many.
         parked_count: Their number.
         parked_keys: The number of keys that they hold back; 0 if they hold back no other record.
         parked_since: Since when the first of them waits; None if that is not known.
@@ -290,19 +290,8 @@ def _losses(found: Condition) -> Iterator[Verdict]:
 
 def _tasks(found: Condition, now: datetime) -> Iterator[Verdict]:
     """Yields what somebody has to do."""
-    if not found.is_worked_on and (found.lag or found.unknown):
-        what = _wait(found.lag) if found.lag else _unknown(found.unknown)
-        is_known = found.last_active is not None
-        who = f"Nobody {'has worked' if is_known else 'works'} on this group"
-        who += _since(found.last_active, now)
-        start = f"Start a job of it{' again' if is_known else ''}"
-        yield Verdict(
-            "action",
-            "nobody",
-            f"{who}: {what}. {start}",
-            found.tool("doctor"),
-            since=found.last_active,
-        )
+    if not found.is_worked_on:
+        yield from _nobody(found, now)
     elif found.without_owner:
         names = [name for name, _ in found.without_owner]
         lag = sum(lag for _, lag in found.without_owner)
@@ -319,6 +308,24 @@ def _tasks(found: Condition, now: datetime) -> Iterator[Verdict]:
             "action", "decision", _decision(found, now),
             found.command("records list"), tuple(found.parked), since=found.parked_since,
         )  # fmt: skip
+
+
+def _nobody(found: Condition, now: datetime) -> Iterator[Verdict]:
+    """Yields that a job is to be started, unless it had nothing to do: all waits for decisions."""
+    if not (found.to_do or found.unknown):
+        return
+    what = _wait(found.to_do) if found.to_do else _unknown(found.unknown)
+    is_known = found.last_active is not None
+    who = f"Nobody {'has worked' if is_known else 'works'} on this group"
+    who += _since(found.last_active, now)
+    start = f"Start a job of it{' again' if is_known else ''}"
+    yield Verdict(
+        "action",
+        "nobody",
+        f"{who}: {what}. {start}",
+        found.tool("doctor"),
+        since=found.last_active,
+    )
 
 
 def _decision(found: Condition, now: datetime) -> str:

@@ -47,7 +47,13 @@ def condition_of(group: GroupOverview, now: datetime, pace: Pace | None = None) 
     partitions = group.partitions
     lost = [(one, count) for one in partitions if (count := _deleted(one))]
     open_ = [] if pace and pace.done else sorted(_open(group, now), key=lambda both: both[0])
-    parked = [(one, offset) for one in partitions for offset in one.parked]
+    decided = {(d.topic, d.partition, d.offset) for d in group.decisions if d.status == "open"}
+    parked = [
+        (one, offset)
+        for one in partitions
+        for offset in one.parked
+        if (one.topic, one.partition, offset) not in decided
+    ]
     return Condition(
         group.group,
         group.lag,

@@ -24,7 +24,7 @@ from coopconsume.admin.overview import (
     PartitionOverview,
 )
 from coopconsume.admin.overview.collect import _open_offsets, _parked_keys
-from coopconsume.admin.overview.data import GONE, JOINING, WORKING
+from coopconsume.admin.overview.data import GONE, JOINING, WORKING, DecisionOverview
 from coopconsume.admin.overview.tables import group_parts, lag_parts
 from coopconsume.admin.overview.verdict import condition_of, group_verdicts
 from coopconsume.admin.tables import Headline
@@ -57,6 +57,17 @@ def group(*partitions: PartitionOverview, status: str = WORKING, **more: Any) ->
         GroupOverview("g", "Stable", "", "", "", "", 1, 1, (member,), (), partitions, (), ()),
         **more,
     )
+
+
+def test_a_record_with_an_open_decision_waits_for_a_job() -> None:
+    """Nobody has to decide once more, but somebody to apply it, if nobody works on the group."""
+    parked_one = partition(stable_offset=9, pending={9: parked(9)})
+    made = DecisionOverview("t", 0, 9, "replay", NOW, "ada", "", "open")
+    for members, reason in (((), "nobody"), (None, "working")):
+        more = {} if members is None else {"members": members}
+        undecided, decided = (group(parked_one, decisions=d, **more) for d in ((), (made,)))
+        assert first(undecided) == ("action", "decision")
+        assert first(decided)[1] == reason
 
 
 def first(found: GroupOverview) -> tuple[str, str]:

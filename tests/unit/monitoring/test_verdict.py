@@ -129,6 +129,17 @@ def found(**known: Any) -> tuple[Verdict, ...]:
             "Start a job of it again"),
         ),
         (
+            {
+                "lag": 40, "is_worked_on": False, "parked_count": 1, "parked_keys": 1,
+                "behind": BehindParked(39),
+            },
+            "action", "decision", "1 key waits for your decision: 39 records behind it",
+        ),
+        (
+            {"lag": 42, "is_worked_on": False, "parked_count": 1, "behind": BehindParked(39)},
+            "action", "nobody", "Nobody works on this group: 2 records wait. Start a job of it",
+        ),
+        (
             {"unknown": ["a-0"], "is_worked_on": False},
             "action", "nobody",
             ("Nobody works on this group: no lag is known of a-0, which has no committed offset or "
