@@ -314,7 +314,7 @@ def _nobody(found: Condition, now: datetime) -> Iterator[Verdict]:
     """Yields that a job is to be started, unless it had nothing to do: all waits for decisions."""
     if not (found.to_do or found.unknown):
         return
-    what = _wait(found.to_do) if found.to_do else _unknown(found.unknown)
+    what = _wait(found.lag) if found.lag else _unknown(found.unknown)
     is_known = found.last_active is not None
     who = f"Nobody {'has worked' if is_known else 'works'} on this group"
     who += _since(found.last_active, now)

@@ -137,7 +137,7 @@ def found(**known: Any) -> tuple[Verdict, ...]:
         ),
         (
             {"lag": 42, "is_worked_on": False, "parked_count": 1, "behind": BehindParked(39)},
-            "action", "nobody", "Nobody works on this group: 2 records wait. Start a job of it",
+            "action", "nobody", "Nobody works on this group: 42 records wait. Start a job of it",
         ),
         (
             {"unknown": ["a-0"], "is_worked_on": False},

@@ -336,7 +336,7 @@ def test_the_status_has_what_the_page_shows(two: GroupReading) -> None:
     verdict = found["verdict"]
     assert (verdict["level"], verdict["reason"]) == ("action", "nobody")
     assert re.fullmatch(
-        r"Nobody has worked on this group since [-: 0-9]+ UTC: 15 records wait\. Start a job of it "
+        r"Nobody has worked on this group since [-: 0-9]+ UTC: 16 records wait\. Start a job of it "
         r"again", verdict["sentence"],
     )  # fmt: skip
     assert [one["reason"] for one in verdict["others"]] == ["decision"]
