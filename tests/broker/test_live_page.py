@@ -345,7 +345,7 @@ def test_a_reading_that_does_not_end_is_seen(chrome, shop, monkeypatch) -> None:
     with LivePage(shop["words"], "shop", interval=0.3) as page:
         chrome.get(page.url)
         until(chrome, has("fresh", "updated"))
-        until(chrome, has("cards", "no new commits"))
+        until(chrome, has("cards", "unknown in"))
         held.set()
         until(chrome, has("fresh", "status of"))
         assert text(chrome, "banner") == ""
