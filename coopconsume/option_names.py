@@ -126,21 +126,20 @@ def check_names(options: Mapping[str, Any], own: Collection[str], listed: Collec
 
 def _refuse(name: str, value: Any) -> None:
     """Refuses a name that says what its user wants, with what stands for it."""
-    remedy = _REMEDIES.get(spelling(name))
+    remedy, setting = _REMEDIES.get(spelling(name)), kafka_name(name)
     if remedy is not None:
-        remedy = f"this option of Spark has no meaning here; {remedy}"
-    elif name.lower().startswith("spark."):
-        # It may hold a secret, as of an object store.
-        remedy = "it is a setting of Spark: give it to the session, or by --spark-conf"
-        raise InvalidOption(name, "…", remedy)
-    if remedy is not None:
-        raise InvalidOption(name, repr(value), remedy)
-    setting = kafka_name(name)
-    if setting in REFUSED_SETTINGS:
-        raise InvalidOption(name, "…", f"leave it out: {REFUSED_SETTINGS[setting]}")
-    if setting in WITHOUT_EFFECT:
-        raise InvalidOption(name, "…", f"leave it out, it has no effect: {WITHOUT_EFFECT[setting]}")
-    check_foreign(name)
+        why = f"this option of Spark has no meaning here; {remedy}"
+        raise InvalidOption(name, repr(value), why)
+    if name.lower().startswith("spark."):
+        why = "it is a setting of Spark: give it to the session, or by --spark-conf"
+    elif setting in REFUSED_SETTINGS:
+        why = f"leave it out: {REFUSED_SETTINGS[setting]}"
+    elif setting in WITHOUT_EFFECT:
+        why = f"leave it out, it has no effect: {WITHOUT_EFFECT[setting]}"
+    else:
+        check_foreign(name)
+        return
+    raise InvalidOption(name, "…", why)  # Its value may be a secret.
 
 
 def warn_without_effect(settings: Iterable[str]) -> None:

@@ -6,9 +6,9 @@ small task. The archives on a worker's path (PySpark's own, Spark's core jar, ``
 change: Spark puts new ones on the path under new names. Python 3.12 reads an index when it is next
 needed, so nothing is changed there.
 
-Spark also has PySpark come from an archive, from which Python compiles it at each start: about a
-second of processor time. If the folder of the same PySpark is on the path, too, as pip installs it,
-this process and its workers use the folder, where Python keeps what it has compiled.
+Spark also has PySpark come from an archive, from which Python compiles it at each start. If the
+folder of the same PySpark is on the path, too, as pip installs it, this process and its workers use
+the folder, where Python keeps what it has compiled.
 
 Each worker of this library imports pyarrow, NumPy and pandas, which pyarrow imports as it makes an
 array. That takes about half a second of processor time, and after each task PySpark has the

@@ -107,6 +107,7 @@ def main(
             how = {
                 "growth": "medians of several times",
                 "latency": f"medians of {turns} turns, all sides in turn",
+                "hot-key": f"medians of {turns} turns, each of a Spark of its own",
                 "commit-groups": f"medians of {turns} turns after 1 for warmth",
             }.get(name, f"{warm}, all sides in turn; a ratio is the median of all turns'")
             head = f"`{command}`, {dt.datetime.now(dt.UTC):%Y-%m-%d}: {how}. {surroundings()}."

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 from coopconsume import CooperativeConsumer, local_session
 from coopconsume.testing.local.session import stop_session
 from tests.bench.figures import Ratio, Report
+from tests.bench.processes import figures_of, print_figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +17,6 @@ if TYPE_CHECKING:
 
 _KEYS = 1_000
 _VALUE = b"." * 1_000
-_TIMEOUT = 900
 _LOG = "the log"
 
 
@@ -53,18 +50,12 @@ def _megabytes(harness: Harness, records: int, slots: int, limit: int) -> float:
     topic = harness.path("fetches").name
     harness.broker.create_topic(topic, 1)
     more = {"slots": slots, "max.bytes.key.range.hashing": limit}
-    values = json.dumps([harness.options(topic, **more), topic, records, slots])
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.bench.fetch", values],
-        capture_output=True, text=True, timeout=_TIMEOUT, check=False,
-    )  # fmt: skip
-    lines = [line for line in ran.stdout.splitlines() if line.startswith("bytes ")]
-    if not lines:
-        raise AssertionError(f"the job did not end: {ran.stderr[-2_000:]}")
-    return int(lines[-1].split()[1]) / 1e6
+    options = harness.options(topic, **more)
+    (bytes_,) = figures_of("tests.bench.fetch", options, topic, records, slots)
+    return bytes_ / 1e6
 
 
-def _run(options: dict[str, Any], topic: str, records: int, slots: int) -> int:
+def _run(options: dict[str, Any], topic: str, records: int, slots: int) -> list[float]:
     from confluent_kafka import Producer
 
     def nothing(_record: object) -> None:
@@ -114,8 +105,8 @@ def _run(options: dict[str, Any], topic: str, records: int, slots: int) -> int:
             query.stop()
     finally:
         stop_session(spark)
-    return after - before
+    return [after - before]
 
 
 if __name__ == "__main__":
-    print(f"bytes {_run(*json.loads(sys.argv[1]))}")  # noqa: T201
+    print_figures(_run)

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import json
 import random
-import subprocess
-import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +12,7 @@ from coopconsume import CooperativeConsumer, local_session
 from coopconsume.testing.local.session import stop_session
 from tests.bench.figures import Ratio, Report
 from tests.bench.handlers import Timed
+from tests.bench.processes import figures_of, print_figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +26,6 @@ _HOTTEST = b"key-0"
 _EXPONENTS = (0.9, 1.1)
 _REAL_TIME = "real time"
 _MODES = ("batches", _REAL_TIME)
-_TIMEOUT = 600
 
 
 def hot_key(harness: Harness, say: Callable[[str], None]) -> list[Report]:
@@ -47,8 +43,8 @@ def hot_key(harness: Harness, say: Callable[[str], None]) -> list[Report]:
         _fill(harness, topic, records, exponent)
         for mode in _MODES:
             name = f"s = {exponent}, {mode}"
-            own, found = f"{name}, the calls of the hottest key", partial(_job, harness, topic)
-            turns = [found(records, mode, say) for _ in range(harness.turns)]
+            own = f"{name}, the calls of the hottest key"
+            turns = [_job(harness, topic, records, mode, say) for _ in range(harness.turns)]
             report.add(name, [took for took, _ in turns], "s")
             report.add(own, [calls for _, calls in turns], "s")
             report.ratios.append(Ratio(f"{name} / its hottest key", name, own, at_most=1.15))
@@ -74,20 +70,13 @@ def _job(
     """Returns the seconds of a job, and those of the calls of its hottest key."""
     folder = harness.path("calls")
     folder.mkdir()
-    arguments = json.dumps([harness.options(topic, slots=SLOTS), str(folder), records, mode])
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.bench.hot_key", arguments],
-        capture_output=True, text=True, timeout=_TIMEOUT, check=False,
-    )  # fmt: skip
-    lines = [line for line in ran.stdout.splitlines() if line.startswith("seconds ")]
-    if not lines:
-        raise AssertionError(f"the job did not end: {ran.stderr[-2_000:]}")
-    took, calls = map(float, lines[-1].split()[1:])
+    options = harness.options(topic, slots=SLOTS)
+    took, calls = figures_of("tests.bench.hot_key", options, str(folder), records, mode)
     say(f"  {mode}, {topic}: {took:.1f} s, calls of the hottest key {calls:.1f} s")
     return took, calls
 
 
-def _run(options: dict[str, Any], folder: str, records: int, mode: str) -> tuple[float, float]:
+def _run(options: dict[str, Any], folder: str, records: int, mode: str) -> list[float]:
     spark = local_session("coopconsume-bench-hot-key", cores=SLOTS + 2)
     seen: list[tuple[float, int]] = []
     try:
@@ -108,13 +97,8 @@ def _run(options: dict[str, Any], folder: str, records: int, mode: str) -> tuple
     calls = [tuple(map(float, line.split())) for line in lines]
     reached = next(at for at, done in seen if done >= records)
     first = min(began for began, *_ in calls)
-    return reached - first, sum(ended - began for began, ended, is_hot in calls if is_hot)
+    return [reached - first, sum(ended - began for began, ended, is_hot in calls if is_hot)]
 
 
 if __name__ == "__main__":
-    from pyspark import cloudpickle
-
-    from tests.bench import handlers
-
-    cloudpickle.register_pickle_by_value(handlers)
-    print("seconds", *_run(*json.loads(sys.argv[1])))  # noqa: T201
+    print_figures(_run)

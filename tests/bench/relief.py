@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +9,7 @@ from coopconsume import CooperativeConsumer, local_session
 from coopconsume.testing.local.session import stop_session
 from tests.bench.figures import Ratio, Report, take_turns
 from tests.bench.handlers import Stuck
+from tests.bench.processes import figures_of, print_figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,18 +54,11 @@ def _others_take(harness: Harness, each: int, seconds: float) -> float:
     folder = harness.path("first-starts")
     folder.mkdir()
     options = harness.options(",".join(_TOPICS), slots=_SLOTS, handlerTimeout=120)
-    arguments = json.dumps([options, str(folder), each, seconds])
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.bench.relief", arguments],
-        capture_output=True, text=True, timeout=_TIMEOUT, check=False,
-    )  # fmt: skip
-    lines = [line for line in ran.stdout.splitlines() if line.startswith("took ")]
-    if not lines:
-        raise AssertionError(f"the job did not end: {ran.stderr[-2_000:]}")
-    return float(lines[-1].split()[1])
+    (took,) = figures_of("tests.bench.relief", options, str(folder), each, seconds)
+    return took
 
 
-def _run(options: dict[str, Any], folder: str, each: int, seconds: float) -> float:
+def _run(options: dict[str, Any], folder: str, each: int, seconds: float) -> list[float]:
     others = len(_TOPICS) * each - sum(b"key-%d" % (n % _KEYS) == _KEY for n in range(each))
     spark = local_session("coopconsume-bench-relief", cores=_SLOTS + 2)
     seen: list[tuple[float, int]] = []
@@ -85,13 +76,9 @@ def _run(options: dict[str, Any], folder: str, each: int, seconds: float) -> flo
             query.stop(timeout=0)
     finally:
         stop_session(spark)
-    return next(at for at, done in seen if done >= others) - handler.first_start()
+    reached = next(at for at, done in seen if done >= others)
+    return [reached - handler.first_start()]
 
 
 if __name__ == "__main__":
-    from pyspark import cloudpickle
-
-    from tests.bench import handlers
-
-    cloudpickle.register_pickle_by_value(handlers)
-    print(f"took {_run(*json.loads(sys.argv[1]))}")  # noqa: T201
+    print_figures(_run)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 from coopconsume import CooperativeConsumer, KeyRange, key_hash, local_session
 from coopconsume.testing.local.session import stop_session
 from tests.bench.handlers import Stuck
+from tests.bench.processes import figures_of, print_figures
 
 if TYPE_CHECKING:
     from tests.bench.harness import Harness
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
 SLOTS = 32
 CONCURRENCY = 4
 _KEY = b"key-7"
-_TIMEOUT = 600
 
 
 def stuck_rate(harness: Harness, topic: str, records: int, seconds: int) -> float:
@@ -28,18 +25,11 @@ def stuck_rate(harness: Harness, topic: str, records: int, seconds: int) -> floa
     options = harness.options(
         topic, slots=SLOTS, batchTime=seconds + 20, handlerTimeout=60
     )  # fmt: skip
-    arguments = json.dumps([options, str(folder), records, seconds])
-    ran = subprocess.run(
-        [sys.executable, "-m", "tests.bench.stuck", arguments],
-        capture_output=True, text=True, timeout=_TIMEOUT, check=False,
-    )  # fmt: skip
-    lines = [line for line in ran.stdout.splitlines() if line.startswith("rate ")]
-    if not lines:
-        raise AssertionError(f"the job did not end: {ran.stderr[-2_000:]}")
-    return float(lines[-1].split()[1])
+    (rate,) = figures_of("tests.bench.stuck", options, str(folder), records, seconds)
+    return rate
 
 
-def _run(options: dict[str, Any], folder: str, records: int, seconds: int) -> float:
+def _run(options: dict[str, Any], folder: str, records: int, seconds: int) -> list[float]:
     (its,) = [r for r in KeyRange().split(SLOTS) if r.contains(key_hash(_KEY) or 0)]
     keys = [b"key-%d" % (n % 1_000) for n in range(records)]
     beside = sum(not its.contains(key_hash(key) or 0) for key in keys)
@@ -55,13 +45,8 @@ def _run(options: dict[str, Any], folder: str, records: int, seconds: int) -> fl
     finally:
         stop_session(spark)
     reached = next(at for at, done in seen if done >= beside)
-    return beside / (reached - handler.first_start())
+    return [beside / (reached - handler.first_start())]
 
 
 if __name__ == "__main__":
-    from pyspark import cloudpickle
-
-    from tests.bench import handlers
-
-    cloudpickle.register_pickle_by_value(handlers)
-    print(f"rate {_run(*json.loads(sys.argv[1]))}")  # noqa: T201
+    print_figures(_run)

@@ -142,7 +142,7 @@ def try_all(
         report(results[-1])
 
     with ExitStack() as stack:
-        for _ in range(workers):
+        for _ in range(min(workers, len(mutants))):
             unused.put(stack.enter_context(copied()))
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(one, [mutant for mutant in mutants if mutant.is_fast]))
