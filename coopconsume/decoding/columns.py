@@ -20,6 +20,7 @@ from typing import (
     Annotated,
     Any,
     Literal,
+    TypeVar,
     Union,
     get_args,
     get_origin,
@@ -194,6 +195,7 @@ def _bare(hint: Any) -> Any:
 
 def _names_of(kind: Any) -> tuple[str, ...]:
     """Returns the names of the fields of a class; none of another type."""
+    kind = get_origin(kind) or kind  # Of a generic class, such as Page[Order], the class.
     if dataclasses.is_dataclass(kind):
         return tuple(field.name for field in dataclasses.fields(kind))
     for attribute in ("__pydantic_fields__", "__struct_fields__"):
@@ -208,7 +210,17 @@ def _hints_of(kind: Any) -> Mapping[str, Any]:
     fields = getattr(kind, "__pydantic_fields__", None)
     if fields is not None:
         return {name: field.annotation for name, field in fields.items()}
-    return get_type_hints(kind)
+    of = get_origin(kind) or kind
+    given = dict(zip(getattr(of, "__parameters__", ()), get_args(kind), strict=False))
+    return {name: _filled(hint, given) for name, hint in get_type_hints(of).items()}
+
+
+def _filled(hint: Any, given: Mapping[Any, Any]) -> Any:
+    """Returns a type with what is given for the variables of its generic class."""
+    if isinstance(hint, TypeVar):
+        return given.get(hint, hint)
+    variables = getattr(hint, "__parameters__", ()) if get_args(hint) else ()
+    return hint[tuple(given.get(one, one) for one in variables)] if variables else hint
 
 
 def _type_of(hint: Any, path: str) -> pa.DataType:

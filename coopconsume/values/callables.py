@@ -92,6 +92,8 @@ def _without_defaults(found: Signature) -> Signature:
 
 def is_async(function: Any) -> bool:
     """Whether calling a function or an object returns a coroutine."""
+    if isinstance(function, partial):
+        return is_async(function.func)
     call = getattr(function, "__call__", None)  # noqa: B004 - a method's kind, not its being there
     return iscoroutinefunction(function) or iscoroutinefunction(call)
 

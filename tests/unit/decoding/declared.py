@@ -151,6 +151,14 @@ class Page(msgspec.Struct, Generic[T]):
 
 
 @dataclasses.dataclass
+class Rows(Generic[T]):
+    """A generic dataclass."""
+
+    amount: int
+    rows: list[T] | None = None
+
+
+@dataclasses.dataclass
 class Mixed:
     """A dataclass with a model in it."""
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from coopconsume.decoding import DecoderFactory, Decoding, SchemaRegistryDecoder
 from coopconsume.decoding.declaration import decoder_of
@@ -139,6 +140,20 @@ def test_what_is_not_the_records_fault_stays_as_it_is(error):
     with pytest.raises(type(error)) as caught:
         decoded(decode, b"x")
     assert caught.value is error
+
+
+@pytest.mark.parametrize(
+    ("code", "is_of_record"),
+    [(40400, True), (40401, True), (40403, True), (404, False), (50001, False)],
+)
+def test_a_schema_that_its_registry_does_not_have_is_the_records_fault(code, is_of_record):
+    """Its client's own mock says so by 40400; what has no code of a registry is another server."""
+
+    def decode(data):
+        raise SchemaRegistryError(404, code, "not found")
+
+    with pytest.raises(NotDecodable if is_of_record else SchemaRegistryError):
+        decoded(decode, b"x")
 
 
 def test_an_error_that_a_connection_has_caused_is_not_the_records_fault():

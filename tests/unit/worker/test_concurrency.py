@@ -504,10 +504,10 @@ def test_gates_are_carried_by_slot_and_partition():
 
 
 def test_async_handlers_are_known():
-    """A function, a bound method, an object with an async call, a partial."""
+    """A function, a bound method, an object with an async call, a partial of one."""
 
     class Caller:
-        async def __call__(self, record):
+        async def __call__(self, record, more=None):
             pass
 
         async def method(self, record):
@@ -516,9 +516,11 @@ def test_async_handlers_are_known():
     async def function(record, more=None):
         pass
 
-    for handler in (Caller(), Caller().method, function, functools.partial(function, more=1)):
+    for handler in (Caller(), Caller().method, function):
         assert is_async(handler)
+        assert is_async(functools.partial(handler, more=1))
     assert not is_async(print)
+    assert not is_async(functools.partial(print, sep=""))
 
 
 def test_a_coroutine_that_nobody_awaits_is_reported():

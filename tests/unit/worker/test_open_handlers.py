@@ -713,6 +713,19 @@ def test_what_cannot_be_pickled_of_a_programs_own_class_is_named():
                 check_handler(given)
 
 
+def test_no_part_is_named_if_none_by_itself_cannot_be_pickled():
+    """Nor is one of those that all objects have."""
+
+    class HasIt:
+        def __call__(self, record):
+            """Handle a record."""
+
+    HasIt.__call__.lock = threading.Lock()
+    with pytest.raises(HandlerNotUsable, match="cannot pickle '_thread") as caught:
+        check_handler(HasIt())
+    assert "__" not in str(caught.value).partition("TypeError")[0]
+
+
 def test_a_handler_is_shown_without_its_attributes():
     """They may be secrets."""
     assert shown_handler(Takes("postgres://me:secret@host")) == "Takes"

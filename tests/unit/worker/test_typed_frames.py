@@ -22,7 +22,7 @@ from coopconsume.record import RetryPolicy
 from coopconsume.runtime.checks import check_decoding
 from coopconsume.worker.frame_runner import FrameHandler
 from coopconsume.worker.report import PartitionWork
-from tests.unit.decoding.declared import Line, Model, Order, PydanticOrder
+from tests.unit.decoding.declared import Line, Model, Order, Page, PydanticOrder, Rows
 from tests.unit.worker.slot_harness import RETRIES_LATER, done, run
 
 ROWS = [(0, o, b"ab"[o % 2 : o % 2 + 1]) for o in range(6)]
@@ -274,6 +274,16 @@ class Odd:
     """A field without a column."""
 
     inner: int | str
+
+
+@pytest.mark.parametrize("kind", [Page, Rows])
+def test_a_generic_class_has_the_columns_of_its_arguments(kind):
+    """Of one that is inside another, too."""
+    data = b'{"amount": 1, "rows": [{"amount": 2, "rows": ["a"]}]}'
+    frame = frame_of(kind[kind[str]], data)
+    inner = pa.struct([("amount", pa.int64()), ("rows", pa.list_(pa.string()))])
+    assert frame.schema.field("value.rows").type == pa.list_(inner)
+    assert frame.column("value.rows").to_pylist() == [[{"amount": 2, "rows": ["a"]}]]
 
 
 @dataclasses.dataclass
