@@ -9,7 +9,7 @@ SPARK  := pyspark~=4.2.0
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-all test-matrix lint lint-style lint-types lint-wording docs bench mutants chaos chaos-store chaos-log chaos-queue clean
+.PHONY: help setup demo test test-slow test-all test-nightly test-matrix lint lint-style lint-types lint-wording docs bench mutants chaos chaos-store chaos-log chaos-queue clean
 
 help: ## show what there is to do
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -49,10 +49,13 @@ test: $(VENV)/.ready ## set up and run the tests, except the slow ones (ARGS='-k
 	exit $$status
 
 test-slow: $(VENV)/.ready ## run the slow tests: kills, clusters, all that takes over 10 s (ARGS='-k name' narrows)
-	@$(PYTEST) -m slow $(ARGS)
+	@$(PYTEST) -m 'slow and not nightly' $(ARGS)
 
-test-all: $(VENV)/.ready ## run all tests, as CI does (ARGS='-k name' narrows)
-	@$(PYTEST) $(if $(CI),--durations=40) $(ARGS)
+test-all: $(VENV)/.ready ## run all tests but the nightly ones, as CI does (ARGS='-k name' narrows)
+	@$(PYTEST) -m 'not nightly' $(if $(CI),--durations=40) $(ARGS)
+
+test-nightly: $(VENV)/.ready ## run the tests that .ci/scheduled runs every night (ARGS='-k name' narrows)
+	@$(PYTEST) -m nightly $(ARGS)
 
 test-matrix: $(VENV)/.ready ## run a selection of the tests on each supported Spark (ARGS='4.2 --kafka 4.3.1')
 	@$(BIN)/python -m tests.matrix $(ARGS)

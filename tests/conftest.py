@@ -26,10 +26,11 @@ from tests.jvm import JVM_OPTIONS
 from tests.upgrade import kept
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from kafka import KafkaProducer
     from pyspark.sql import SparkSession
+    from xdist.workermanage import WorkerController
 
     from tests.apt import Programs
     from tests.upgrade.versions import History
@@ -82,6 +83,8 @@ _LIVING = {
     *("coopconsume-mirror", "coopconsume-state", "coopconsume-unused"),
 }
 _names = itertools.count(1)
+#: The number of nightly tests that are left out.
+_NIGHTLY = pytest.StashKey[int]()
 
 
 class TopicFactory(Protocol):
@@ -235,8 +238,31 @@ def _without_programs() -> list[tuple[str, Programs | History]]:
     return [both for both in of.items() if both[0] in may_lack and both[1].missing]
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    """Count the nightly tests that are left out; each process of `pytest -n` collects all tests."""
+    nightly = [item for item in items if item.get_closest_marker("nightly")]
+    if nightly:
+        config = nightly[0].config
+        config.stash[_NIGHTLY] = config.stash.get(_NIGHTLY, 0) + len(nightly)
+        if hasattr(config, "workeroutput"):
+            config.workeroutput["nightly"] = config.stash[_NIGHTLY]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: WorkerController) -> None:
+    """Note what a process of `pytest -n` has counted; one that crashed has no output."""
+    counted = getattr(node, "workeroutput", {}).get("nightly", 0)
+    node.config.stash[_NIGHTLY] = max(node.config.stash.get(_NIGHTLY, 0), counted)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     """Say which tests were left out, and how to run them."""
+    if nightly := config.stash.get(_NIGHTLY, 0):
+        terminalreporter.write_line(
+            f"Nightly tests left out: {nightly}. make test-nightly runs them, and .ci/scheduled."
+        )
     for _, programs in _without_programs():
         title = f"{programs.tests} did not run".upper()
         terminalreporter.section(title, red=True, bold=True)

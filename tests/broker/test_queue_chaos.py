@@ -16,7 +16,7 @@ from tests.chaos.queue_rounds import KINDS, Rounds, TablePlace
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.nightly]
 
 
 def test_a_queue_survives_its_consumers_and_a_minority_of_its_replicas(

@@ -11,6 +11,7 @@ from tests.mutants.runner import try_all
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_a_planted_fault_of_each_group_is_caught() -> None:
     """``make mutants`` plants all of them, also those that need a broker or Spark."""
     chosen = [[mutant for mutant in group if mutant.is_fast][-1] for group in GROUPS]

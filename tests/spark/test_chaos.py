@@ -15,7 +15,7 @@ from tests.chaos.rounds import (
     restart_broker,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow, pytest.mark.nightly]
 
 
 def test_applications_share_two_topics_under_disturbances(tmp_path):

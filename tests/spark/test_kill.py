@@ -73,6 +73,7 @@ def written(history: Path) -> int:
     return sum(file.stat().st_size for file in history.glob("*"))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("live", [False, True], ids=["batches", "real-time"])
 def test_killed_at_random_moments_nothing_is_lost(kafka, topic, produce, tmp_path, live):
     """After each SIGKILL it goes on from the log: no loss, key order, repeats in flight only."""

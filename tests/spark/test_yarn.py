@@ -30,7 +30,7 @@ from tests.yarn import yarn
 if TYPE_CHECKING:
     from tests.yarn import Yarn
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow, pytest.mark.nightly]
 
 HANDLER = """
 from support import Recorded, Sleep

@@ -375,7 +375,11 @@ def _write() -> Any:
 
 
 @pytest.mark.parametrize(
-    "seed", [pytest.param(n, marks=[pytest.mark.slow] * (n > 3)) for n in range(8)]
+    "seed",
+    [
+        pytest.param(n, marks=[pytest.mark.slow, pytest.mark.nightly] if n > 3 else [])
+        for n in range(8)
+    ],
 )
 def test_owners_with_and_without_history_follow_one_another(job: Job, seed: int) -> None:
     """Each key has its last counted value; an earlier state is right, or refused.
