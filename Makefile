@@ -40,8 +40,8 @@ setup: $(VENV)/.ready ## set up the virtual environment with all tools
 demo: $(VENV)/.ready-demo ## 10,000 flights through 4 slots on a real Kafka, killed in the middle
 	@$(BIN)/coopconsume demo $(ARGS)
 
-# Two processes more than CI has cores: tests of Spark, programs and the broker mostly wait.
-PYTEST := $(BIN)/python -m pytest -n 4 --dist loadscope
+# Three processes more than CI has cores: tests of Spark, programs and the broker mostly wait.
+PYTEST := $(BIN)/python -m pytest -n 5 --dist loadscope
 
 test: $(VENV)/.ready ## set up and run the tests, except the slow ones (ARGS='-k name' narrows)
 	@$(PYTEST) -m 'not slow' --durations=0 --durations-min=10 $(ARGS); status=$$?; \

@@ -69,15 +69,18 @@ _BROKER = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
     "log.cleaner.backoff.ms": 500,
 }
-#: Tests of Spark that only start programs with a session of their own, and those of queues: of the
-#: three places theirs would end first.
+#: Tests of Spark that only start programs with a session of their own. Without the tests of queues
+#: they would end long before the others.
 _PROGRAMS = {
     *("test_chaos.py", "test_cli_run.py", "test_container.py", "test_demo.py", "test_kill.py"),
     *("test_spark_submit.py", "test_standalone_cluster.py", "test_wheel.py", "test_yarn.py"),
     *("test_queue.py", "test_queue_chaos.py", "test_queue_logs.py"),
 }
-#: Tests with a session that run behind those of the broker, as the other ones take longer.
-_BESIDE_BROKER_TESTS = {"test_delta_sink.py", "test_pages.py", "test_situations.py"}
+#: Tests with a session that take about as long as all others with one: they have a second one.
+_SECOND_SESSION = {
+    *("test_commit_catalog.py", "test_cooperative.py", "test_delta_sink.py", "test_pages.py"),
+    *("test_real_time.py", "test_situations.py"),
+}
 _LIVING = {
     *("coopconsume-claim", "coopconsume-group", "coopconsume-leases", "coopconsume-loop"),
     *("coopconsume-mirror", "coopconsume-state", "coopconsume-unused"),
@@ -201,8 +204,8 @@ def _place(file: str) -> str:
     folder, name = Path(file).parts[-2:]
     if folder == "notebooks" or (folder in ("spark", "broker") and name in _PROGRAMS):
         return "programs"
-    if folder == "spark" and name in _BESIDE_BROKER_TESTS:
-        return "broker"
+    if folder == "spark" and name in _SECOND_SESSION:
+        return "second session"
     return {"spark": "session", "broker": "broker"}.get(folder, file)
 
 
@@ -224,7 +227,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=left_out)
     if hasattr(config, "workerinput"):
-        rank = {place: number for number, place in enumerate(("session", "programs", "broker"))}
+        places = ("programs", "session", "second session", "broker")
+        rank = {place: number for number, place in enumerate(places)}
         items.sort(key=lambda item: rank.get(_place(item.nodeid.partition("::")[0]), len(rank)))
 
 

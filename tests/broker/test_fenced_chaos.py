@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from coopconsume.testing.local.broker import LocalKafka
     from tests.conftest import TopicFactory
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.nightly]
 
 
 @pytest.mark.parametrize("visibility", ["read_committed", "filter"])

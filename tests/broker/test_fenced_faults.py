@@ -199,6 +199,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 90.0) -> bool:
     return True
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_broker_that_is_frozen(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch

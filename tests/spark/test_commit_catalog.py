@@ -108,6 +108,7 @@ def test_a_table_of_a_catalog_behaves_as_all_do(spark: SparkSession, name: str) 
     check_behaviour(partial(CommitStore.open, name, spark=spark))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_snapshots_of_a_table_of_a_catalog(spark: SparkSession, name: str) -> None:
     """By themselves, past a store that slept and past others who restore the table."""
@@ -141,6 +142,7 @@ def folder_of(spark: SparkSession, name: str) -> Path:
     return Path(location.removeprefix("file:"))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_rows_of_a_closed_segment_are_folded_by_the_next_attempt(
     spark: SparkSession, name: str, tmp_path: Path

@@ -66,6 +66,7 @@ def test_all_checks_pass_and_nothing_is_left(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_worker_that_ends_is_named_and_excuses_what_it_had_not_reported(tmp_path: Path) -> None:
     """It is killed while it runs a handler, before the whole job is killed."""

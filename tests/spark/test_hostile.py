@@ -10,7 +10,7 @@ from coopconsume import CooperativeConsumer, RetryPolicy, committed_rows
 from tests.spark.support import options, until
 from tests.unit.worker.hostile import ATTEMPTS, HOSTILE, Attack
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow, pytest.mark.nightly]
 
 #: What the handler does, by the kind of runner and by offset.
 BAD = {

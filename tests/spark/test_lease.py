@@ -27,7 +27,7 @@ from tests.chaos.watcher import runs
 from tests.spark.job_with_faults import AWAY, CUT
 from tests.spark.support import done_book, options, pending_book, until
 
-pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow, pytest.mark.nightly]
 ROOT = Path(__file__).parents[2]
 TOPIC = "t"
 #: Handlers that run at once, and records of each fault.
