@@ -20,8 +20,14 @@ if TYPE_CHECKING:
 #: Characters of an error that are shown, at most.
 _ERROR: Final = 200
 _TITLES: Final = (
-    "record", "key", "state", "since", "records behind", "attempts", "due in", "error", "decide by"
+    "record", "key", "state", "since", "records behind", "attempts", "due in", "error"
 )  # fmt: skip
+#: What the commands of ``coopconsume records`` do with a failed record.
+CHOICES: Final = {
+    "retry": "Try it again now; if it is parked, from attempt 1 on.",
+    "park": "Stop trying it. The later records of its key wait for a decision.",
+    "skip": "Mark it as done without its handler. The later records of its key go on.",
+}
 
 
 class BlockedRows:
@@ -38,11 +44,14 @@ class BlockedRows:
 
     @property
     def places(self) -> list[dict[str, Any]]:
-        """The place of the record of each row."""
+        """The place of the record of each row, and what commands that decide on it are given."""
         return [
-            {"topic": one.topic, "partition": one.partition, "offset": record.offset}
+            {
+                "topic": one.topic, "partition": one.partition, "offset": record.offset,
+                "arguments": self._arguments(one, record),
+            }
             for one, record in self._records
-        ]
+        ]  # fmt: skip
 
     def table(self, now: datetime) -> Table:
         """Returns a row for each key that is shown."""
@@ -54,18 +63,17 @@ class BlockedRows:
                     "parked" if record.is_parked else "failed", since_of(record),
                     _behind(one, record), record.attempts,
                     None if record.is_parked else span(record.due_ms / 1000 - now.timestamp()),
-                    one_line(record.error, _ERROR), self._command(one, record),
+                    one_line(record.error, _ERROR),
                 )
                 for one, record in self._records
             ],
         )  # fmt: skip
 
-    def _command(self, one: PartitionOverview, record: Pending) -> str:
-        """Returns the command that has a record tried now; without --execute it is a dry run."""
+    def _arguments(self, one: PartitionOverview, record: Pending) -> str:
         group, topic = shlex.quote(self._group.group), shlex.quote(one.topic)
         return (
-            f"coopconsume records retry {group} --topic {topic} --partition {one.partition} "
-            f"--offset {record.offset} {self._group.place}"
+            f"{group} --topic {topic} --partition {one.partition} --offset {record.offset} "
+            f"{self._group.place}"
         ).rstrip()
 
 

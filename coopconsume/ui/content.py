@@ -15,7 +15,7 @@ from coopconsume.admin.pictures import OffsetMap, OffsetState, map_of
 from coopconsume.admin.tables import Owner, Table, cell
 from coopconsume.monitoring.pace import pace_of
 from coopconsume.monitoring.verdict import verdict_document, verdicts
-from coopconsume.ui.blocked import BlockedRows
+from coopconsume.ui.blocked import CHOICES, BlockedRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -103,7 +103,7 @@ def _blocked_keys(reading: GroupReading, now: datetime) -> dict[str, Any]:
     rows = BlockedRows(reading.overview, reading.blocked)
     return {
         "blockedKeys": table_content(rows.table(now)), "blockedPlaces": rows.places,
-        "blockedCount": reading.blocked.count,
+        "blockedCount": reading.blocked.count, "choices": CHOICES,
     }  # fmt: skip
 
 

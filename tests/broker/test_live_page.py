@@ -222,8 +222,15 @@ def test_a_group_is_shown_and_texts_of_users_stay_texts(chrome, shop) -> None:
         press(chrome, "#partition-dialog form button")
         # From a blocked key to its letter, and to the map of its partition.
         command = "return document.querySelector(`${arguments[0]} code`).textContent"
-        assert "dry run" in run_as_shown(chrome.execute_script(command, "#blocked-keys"))
         blocked = f"'{shop['topic']}-0@1'"
+        press(chrome, f"#blocked-keys button[data-decide={blocked}]")
+        for action in ("retry", "skip"):
+            shown = f"#decide-choices dd:nth-of-type({1 if action == 'retry' else 2})"
+            line = chrome.execute_script(command, shown)
+            assert line.startswith(f"coopconsume records {action} shop ")
+            assert "dry run" in run_as_shown(line)
+        assert "records park" not in text(chrome, "decide-choices"), "it is parked"
+        press(chrome, "#decide-dialog form button")
         chrome.execute_script("document.getElementById('letter-trace').replaceChildren()")
         # What somebody has to act on comes before the pictures.
         tops = chrome.execute_script(
@@ -241,6 +248,9 @@ def test_a_group_is_shown_and_texts_of_users_stay_texts(chrome, shop) -> None:
                 "return [...document.querySelectorAll('#blocked-keys td')].map("
                 "(one) => getComputedStyle(one, '::before').content).join()"
             )
+            press(chrome, f"#blocked-keys button[data-decide={blocked}]")
+            assert 0 < widest(chrome, "#decide-choices dd") <= 390, "each command is there whole"
+            press(chrome, "#decide-dialog form button")
             press(chrome, f"#blocked-keys button[data-map={blocked}]")
             opened = "return document.getElementById('partition-dialog').open"
             until(chrome, lambda found: found.execute_script(opened))

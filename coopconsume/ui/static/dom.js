@@ -50,8 +50,8 @@ export function described(id, { titles, numeric, rows }, more = {}) {
 // A command whose options are not divided at their hyphens.
 export const code = (text) => make("code", { title: text }, ...text.split(" ").flatMap((word, i) => [i ? " " : "", make("span", { class: "word" }, word)]));
 
-const TEXTS = ["key", "error", "by", "member", "standalone claim of", "reason", "value", "decide by"];
-const NAMES = ["", "partition", "record", "age", "due in", "when", "since", "given up"];
+const TEXTS = ["key", "error", "by", "member", "standalone claim of", "reason", "value", "record", "partition"];
+const NAMES = ["", "age", "due in", "when", "since", "given up"];
 // Figures that come as text, such as "at least 78".
 const FIGURES = ["records behind", "has"];
 const PILLS = ["state", "status"];

@@ -187,7 +187,7 @@ function showBlockedKeys() {
   described("blocked-keys", {
     titles: ["", ...titles], numeric: [false, ...numeric],
     rows: lines.map((cells, i) => [blockedLinks(found.blockedPlaces[i], cells[titles.indexOf("state")]), ...cells.map((cell, j) => (
-      titles[j] === "decide by" ? code(cell) : titles[j] === "since" ? day(cell) : cell
+      titles[j] === "since" ? day(cell) : cell
     ))]),
   }, { key: JSON.stringify(lines) });
 }
@@ -201,7 +201,20 @@ function day(time) {
 function blockedLinks(place, state) {
   const name = `${place.topic}-${place.partition}@${place.offset}`;
   const letter = state === "parked" ? make("button", { "data-letter": name, onclick: () => letters.find(place, "blocked-said") }, "Letter") : null;
-  return make("span", { class: "links" }, make("button", { "data-map": name, onclick: () => openDetail(place) }, "Map"), letter);
+  return make("span", { class: "links" },
+    make("button", { "data-decide": name, onclick: () => openChoices(place, state) }, "Decide…"),
+    make("button", { "data-map": name, onclick: () => openDetail(place) }, "Map"), letter);
+}
+
+// The commands that decide on a record, each whole; a click selects one.
+function openChoices(place, state) {
+  at("decide-name").textContent = `${place.topic}-${place.partition}@${place.offset}`;
+  const choices = Object.entries(found.choices).filter(([action]) => action !== "park" || state !== "parked");
+  at("decide-choices").replaceChildren(...choices.flatMap(([action, meaning]) => [
+    make("dt", {}, make("b", {}, action), ` ${meaning}`),
+    make("dd", {}, code(`coopconsume records ${action} ${place.arguments}`)),
+  ]));
+  at("decide-dialog").showModal();
 }
 
 function showBlockers() {
