@@ -47,11 +47,13 @@ class BlockedRows:
         """The place of the record of each row, and what commands that decide on it are given."""
         return [
             {
-                "topic": one.topic, "partition": one.partition, "offset": record.offset,
+                "topic": one.topic,
+                "partition": one.partition,
+                "offset": record.offset,
                 "arguments": self._arguments(one, record),
             }
             for one, record in self._records
-        ]  # fmt: skip
+        ]
 
     def table(self, now: datetime) -> Table:
         """Returns a row for each key that is shown."""

@@ -76,7 +76,7 @@ UI = [
         "coopconsume/admin/overview/blocked.py",
         "elif record.offset <= lowest",
         "elif record.offset >= lowest",
-        (_UNIT + "test_each_blocked_key_has_the_records_behind_it_and_the_command_that_decides",),
+        (_UNIT + "test_each_blocked_key_has_the_records_behind_it_and_the_commands_that_decide",),
     ),
     Mutant(
         "blocker-ages-while-nobody-reads",
