@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _NAMED: Final = 3
+#: When a failed record is tried again that is due, in a group on which nobody works.
+WITH_A_JOB: Final = "when a job runs"
 
 
 def counted(count: int, what: str) -> str:
@@ -32,6 +34,16 @@ def span(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def due_in(seconds: float, *, is_worked_on: bool) -> str:
+    """Returns in what time a failed record is tried again; `WITH_A_JOB` if nobody does it now.
+
+    Args:
+        seconds: Until it is due.
+        is_worked_on: Whether the group has members or claims.
+    """
+    return span(seconds) if is_worked_on or seconds > 0 else WITH_A_JOB
 
 
 def one_line(text: str, most: int) -> str:

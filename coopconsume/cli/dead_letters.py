@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from coopconsume.admin.dead_letters.choice import Choice
-from coopconsume.admin.dead_letters.tables import decided_on, letter_table, moment, name_of
+from coopconsume.admin.dead_letters.tables import (
+    decided_on,
+    letter_table,
+    moment,
+    name_of,
+    next_replay,
+)
+from coopconsume.admin.records.tables import applied_by
 from coopconsume.admin.tables import cell, text_of
 from coopconsume.cli.decision_options import deciding, with_place
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
@@ -20,7 +27,7 @@ from coopconsume.cli.times import time_of
 from coopconsume.texts import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from coopconsume.admin.client import Admin
     from coopconsume.admin.dead_letters.actions import DeadLetters
@@ -100,7 +107,8 @@ def list_(*, letters: DeadLetters, choice: Choice, settled: bool) -> Shown:
     """
     found = letters.letters(replace(choice, settled=settled), whole=False)
     table = letter_table(found) if found else "no dead letters"
-    return Shown(lambda: [_plain(one, whole=False) for one in found], [table])
+    hint = next_replay(found, letters.group, letters.place)
+    return Shown(lambda: [_plain(one, whole=False) for one in found], [table], hint=hint)
 
 
 @dead_letters.command(epilog=EXIT_CODES)
@@ -148,26 +156,45 @@ def _decide(
         "parked": [_record(one) for one in plan.parked],
         "passed": [_record(one) for one in plan.passed],
     }
-    return Shown(lambda: document, decision_lines(action, plan, executed=execute))
+
+    def parts() -> Iterator[str]:
+        is_worked_on = letters.is_worked_on() if execute and plan.parked else None
+        yield from decision_lines(action, plan, executed=execute, is_worked_on=is_worked_on)
+
+    return Shown(lambda: document, parts())
 
 
-def decision_lines(action: Action, plan: Steps, *, executed: bool) -> list[str]:
-    """Returns the steps of a decision as text."""
+def decision_lines(
+    action: Action, plan: Steps, *, executed: bool, is_worked_on: bool | None = None
+) -> list[str]:
+    """Returns the steps of a decision as text.
+
+    Args:
+        action: The decision.
+        plan: The steps.
+        executed: Whether letters that have passed were handled, and the decision on parked ones
+            was written down.
+        is_worked_on: Whether the group has members or claims, which apply it; None: not known.
+    """
     if not plan.letters:
         return ["no such dead letter is open"]
     fates = {
         "replay": ("retried before its key continues", "written again to the end of its partition"),
         "discard": ("marked as done; its key continues", "discarded"),
     }[action]
+    verbs = ("will be ", "") if executed else ("would be ", "would be ")
     lines = [
-        f"{name_of(one)}: {'' if executed else 'would be '}{fate}"
-        for group, fate in zip((plan.parked, plan.passed), fates, strict=True)
+        f"{name_of(one)}: {verb}{fate}"
+        for group, fate, verb in zip((plan.parked, plan.passed), fates, verbs, strict=True)
         for one in group
     ]
     found = {"parked": len(plan.parked), "passed": len(plan.passed)}
     count = ", ".join(f"{number:,} {kind}" for kind, number in found.items() if number)
-    dry_run = "; dry run, nothing was changed: add --execute to apply the change"
-    return [*lines, f"{count}{'' if executed else dry_run}"]
+    end = "; dry run, nothing was changed: add --execute to apply the change"
+    if executed:
+        who = applied_by(is_worked_on=is_worked_on)
+        end = f": the decision on parked ones was written down; {who}" if plan.parked else ""
+    return [*lines, f"{count}{end}"]
 
 
 def _whole(one: Letter) -> list[str]:

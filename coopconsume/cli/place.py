@@ -79,11 +79,13 @@ class Shown(NamedTuple):
         document: Returns the result for JSON; only called for it, as it may be large.
         parts: The result as people read it.
         code: The exit code.
+        hint: What to do next, for a person; it goes to standard error, below the result.
     """
 
     document: Callable[[], Any]
     parts: Iterable[Part]
     code: int = OK
+    hint: str = ""
 
 
 def shown(command: Callable[..., Shown]) -> Callable[..., int]:
@@ -100,6 +102,9 @@ def shown(command: Callable[..., Shown]) -> Callable[..., int]:
             click.echo(json.dumps(found.document(), indent=2))
         else:
             write(found.parts, sys.stdout)
+            if found.hint:
+                sys.stdout.flush()
+                click.echo(found.hint, err=True)
         return found.code
 
     return with_output

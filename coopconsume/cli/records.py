@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coopconsume.admin.records.tables import decided_at, record_table, step_lines
+from coopconsume.admin.records.tables import next_decision, record_table, step_lines
 from coopconsume.cli.decision_options import deciding, with_place
 from coopconsume.cli.exit_codes import EXIT_CODES, example, reported
 from coopconsume.cli.place import Shown, shown, with_admin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from coopconsume.admin.client import Admin
     from coopconsume.admin.records.actions import FailedRecord, RecordAdmin, RecordChoice
+    from coopconsume.admin.tables import Part
     from coopconsume.runtime.decided_by import DecidedBy
     from coopconsume.runtime.decisions import Decision, RecordAction
 
@@ -64,8 +65,16 @@ def list_(*, records: RecordAdmin, choice: RecordChoice) -> Shown:
     within batchTime, in real time at the end of the slot's run.
     """
     found = records.records(choice)
-    table = record_table(found, datetime.now(UTC)) if found else "no failed records"
-    return Shown(lambda: [_plain(one) for one in found], [table])
+
+    def document() -> list[dict[str, Any]]:
+        return [_plain(one) for one in found]
+
+    def parts() -> Iterator[Part]:
+        now = datetime.now(UTC)
+        yield record_table(found, now, is_worked_on=records.is_worked_on() is not False)
+
+    hint = next_decision(found, records.group, records.place)
+    return Shown(document, parts() if found else ["no failed records"], hint=hint)
 
 
 @records.command(
@@ -117,7 +126,13 @@ def _decide(
         "parked": [_plain(one) for one in steps.parked],
         "unchanged": [_plain(one) for one in steps.unchanged],
     }  # fmt: skip
-    return Shown(lambda: document, step_lines(steps, executed=execute))
+
+    def parts() -> Iterator[str]:
+        yield from step_lines(
+            steps, executed=execute, is_worked_on=records.is_worked_on() if execute else None
+        )
+
+    return Shown(lambda: document, parts())
 
 
 def _plain(one: FailedRecord) -> dict[str, Any]:
@@ -131,7 +146,7 @@ def _plain(one: FailedRecord) -> dict[str, Any]:
 
 
 def _decision(one: Decision) -> dict[str, Any]:
-    at = decided_at(one)
+    at = one.by.at
     return {
         "action": one.action, "at": at and at.isoformat(), "by": one.by.name,
         "reason": one.by.reason,

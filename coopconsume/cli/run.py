@@ -20,6 +20,7 @@ from coopconsume.cli.exit_codes import INTERRUPTED, OK, example, reported
 from coopconsume.cli.logs import LogScreen, TextScreen, log_line
 from coopconsume.cli.place import CONSUMER_OPTIONS, pairs, with_options
 from coopconsume.monitoring.screen import Rate
+from coopconsume.monitoring.waiting_lines import left_behind
 from coopconsume.option_values import seconds_of
 from coopconsume.options import TABLE, Options
 from coopconsume.record import RetryPolicy
@@ -301,17 +302,20 @@ class _ProgressLine:
         self._screen = screen
         self._rate = Rate()
         self._done = 0
+        self._left = ""
         self._recent: deque[Progress] = deque(maxlen=_LATENCY_OVER)
 
     def __call__(self, event: Progress) -> None:
         self._done = event["totals"]["done"]
+        self._left = left_behind(event)
         self._recent.append(event)
         self._screen.status(status_line(event, self._rate.at(self._done), self._recent))
 
     def sum_up(self, *, stopped: bool) -> None:
-        """Writes the last line."""
+        """Writes the last line: what was done, and what waits for somebody."""
         how = "stopped" if stopped else "drained"
-        self._screen.line(f"{how}: {counted(self._done, 'record')} done")
+        left = f", {self._left}" if self._left else ""
+        self._screen.line(f"{how}: {counted(self._done, 'record')} done{left}")
 
 
 def status_line(event: Progress, rate: float, recent: Collection[Progress] = ()) -> str:
@@ -363,17 +367,21 @@ def _latency(recent: Collection[Progress]) -> str:
 
 
 def held_by(partition: Mapping[str, Any]) -> str:
-    """Returns what holds the stable offset of a partition whose blocker is a failed record."""
+    """Returns the failed record at the stable offset of a partition, and what it holds back."""
     blocker = partition["blocker"]
     due = blocker["dueInSeconds"]
     then = "retry in progress" if due is None else f"next in {due:.0f} s"
     if blocker["state"] == "parked":
         then = "parked"
     key = blocker["key"] if blocker["key"] is not None else f"hash {blocker['keyHash']}"
+    # What is behind it may not have been read yet, as after a restart.
+    behind = "nothing behind it so far"
+    if blocker["behind"]:
+        behind = f"{counted(blocker['behind'], 'record')} behind"
     return (
-        f"held by {partition['topic']}-{partition['partition']}@{blocker['offset']} key={key}: "
-        f"{blocker['error']} ({tries(blocker['attempts'])}, {then}, "
-        f"{blocker['behind']:,} records behind)"
+        f"{'held by ' if blocker['behind'] else ''}"
+        f"{partition['topic']}-{partition['partition']}@{blocker['offset']} key={key}: "
+        f"{blocker['error']} ({tries(blocker['attempts'])}, {then}, {behind})"
     )
 
 

@@ -9,7 +9,7 @@ import shlex
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from coopconsume.texts import counted, one_line, some, span, tries
+from coopconsume.texts import WITH_A_JOB, counted, due_in, one_line, some, span, tries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -62,8 +62,9 @@ class RecordPlace:
 
     @property
     def name(self) -> str:
-        """Its key; without one its partition and offset."""
-        return self.key or f"{self.topic}-{self.partition}@{self.offset}"
+        """Its key, with its partition and offset; without a key these alone."""
+        place = f"{self.topic}-{self.partition}@{self.offset}"
+        return f"{self.key} ({place})" if self.key else place
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class FailedRecord:
         error: Its last error.
         due: Seconds until its next attempt; None if that is not known.
         since: When it failed first; None if that is not known.
+        holds: Whether records are known to wait behind it, or may do so; else it holds nothing.
     """
 
     place: RecordPlace
@@ -83,6 +85,7 @@ class FailedRecord:
     error: str
     due: float | None = None
     since: datetime | None = None
+    holds: bool = True
 
 
 @dataclass(frozen=True)
@@ -130,10 +133,12 @@ class Condition:
         last_active: When a member last wrote to the commit log; None if that is not known.
         is_rebalancing: Whether its members join a new generation.
         parked: Records that wait for a decision, and have none yet; some of them, if they are many.
+            The first one holds most records, as far as they were counted.
         parked_count: Their number.
         parked_keys: The number of keys that they hold back; 0 if they hold back no other record.
         parked_since: Since when the first of them waits; None if that is not known.
         behind: The records behind them; None if they were not counted.
+        behind_first: The records behind the first one of `parked`, as far as they were counted.
         failed: Failed records that are tried again.
         lost_member: The member that is waited for; None: there is no such member.
         stalled: Why its members commit nothing; empty if they do, or the reason is not known.
@@ -148,6 +153,7 @@ class Condition:
         pace: How fast it works; None after a single look.
         last_commit: When a member last committed; None if that is not known.
         place: The options of commands that name its cluster and its commit table.
+        last_members: The names of the members that were there last, as far as they are known.
     """
 
     group: str
@@ -162,6 +168,7 @@ class Condition:
     parked_keys: int = 0
     parked_since: datetime | None = None
     behind: BehindParked | None = None
+    behind_first: int = 0
     failed: Sequence[FailedRecord] = ()
     lost_member: LostMember | None = None
     stalled: str = ""
@@ -175,6 +182,7 @@ class Condition:
     pace: Pace | None = None
     last_commit: datetime | None = None
     place: str = ""
+    last_members: Sequence[str] = ()
 
     @property
     def to_do(self) -> int:
@@ -318,12 +326,14 @@ def _nobody(found: Condition, now: datetime) -> Iterator[Verdict]:
     is_known = found.last_active is not None
     who = f"Nobody {'has worked' if is_known else 'works'} on this group"
     who += _since(found.last_active, now)
-    start = f"Start a job of it{' again' if is_known else ''}"
+    start = f"If you run its job, start it{' again' if is_known else ''}"
+    last = some(found.last_members)
+    start += f"; it ran last as {last}" if last else ""
     yield Verdict(
         "action",
         "nobody",
         f"{who}: {what}. {start}",
-        found.tool("doctor"),
+        found.command("groups describe"),
         since=found.last_active,
     )
 
@@ -333,10 +343,17 @@ def _decision(found: Condition, now: datetime) -> str:
     verb, them = ("waits", "it") if number == 1 else ("wait", "them")
     since, behind = _since(found.parked_since, now), found.behind
     sentence = f"{counted(number, what)} {verb} for your decision{since}"
-    if behind is None:
-        return sentence
+    first = found.parked[0].name if found.parked else ""
+    if behind is None or not behind.records:
+        named = f"{', the first is' if number > 1 else ':'} {first}" if first else ""
+        is_nothing = behind is not None and behind.is_all
+        return sentence + named + (f", nothing behind {them}" if is_nothing else "")
     least = "" if behind.is_all else "at least "
-    return f"{sentence}: {least}{counted(behind.records, 'record')} behind {them}"
+    records = f"{least}{counted(behind.records, 'record')} behind"
+    if number == 1:
+        return f"{sentence}: {records} {first or them}"
+    most = f", {found.behind_first:,} of these behind {first}" if found.behind_first else ""
+    return f"{sentence}: {records} {them}{most}"
 
 
 def _waits(found: Condition, now: datetime) -> Iterator[Verdict]:
@@ -369,13 +386,18 @@ def _waits(found: Condition, now: datetime) -> Iterator[Verdict]:
 
 def _held(found: Condition, now: datetime) -> Verdict:
     """Returns that a failed record holds its key: the one that has failed most often."""
-    ordered = sorted(found.failed, key=lambda one: -one.attempts)
+    ordered = sorted(found.failed, key=lambda one: (not one.holds, -one.attempts))
     worst, others = ordered[0], len(ordered) - 1
-    due = "" if worst.due is None else f", next in {span(worst.due)}"
+    due = ""
+    if worst.due is not None:
+        when = due_in(worst.due, is_worked_on=found.is_worked_on)
+        due = f", next {when}" if when == WITH_A_JOB else f", next in {when}"
     names = worst.place.name + _since(worst.since, now)
-    names += f", and by {counted(others, 'other record')}" if others else ""
+    by = "by " if worst.holds else ""
+    names += f", and {by}{counted(others, 'other record')}" if others else ""
     error = one_line(worst.error, _ERROR)
-    sentence = f"Held by {names}: {error} ({tries(worst.attempts)}{due})"
+    how = f"Held by {names}" if worst.holds else f"Failed, with nothing behind it so far: {names}"
+    sentence = f"{how}: {error} ({tries(worst.attempts)}{due})"
     places = tuple(one.place for one in ordered[:5])
     command = found.command("records list")
     return Verdict("waiting", "failed", sentence, command, places, since=worst.since)

@@ -6,10 +6,13 @@ import getpass
 import socket
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final, Self
 
 from coopconsume.errors import InvalidOption
 
+#: Seconds between two reads of decisions by a job.
+DECIDE_EVERY: Final = 2.0
 #: The most characters of a name and of a reason.
 MOST_NAME: Final = 100
 MOST_REASON: Final = 300
@@ -28,6 +31,11 @@ class DecidedBy:
     name: str = ""
     reason: str = ""
     at_ms: int = 0
+
+    @property
+    def at(self) -> datetime | None:
+        """When, as a time; None: not known."""
+        return datetime.fromtimestamp(self.at_ms / 1000, UTC) if self.at_ms else None
 
     @classmethod
     def now(cls, name: str | None = None, reason: str = "") -> Self:

@@ -465,6 +465,8 @@ class Job:
             epoch_state.assignment.in_doubt.mark(left, self._dispatcher.may_run_for(epoch_state))
             if hand_over is not None and not hand_over.is_late:
                 hand_over.answer.value = left
+            if self.error is None:
+                self._meter.leaves(epoch_state.ours)
         self._end_epoch(well=self.error is None)
         if epoch_state is not None and self._context.options.uses_chunks:
             epoch_state.return_chunks(self._rebalance.left_of(epoch_state))

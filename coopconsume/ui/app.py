@@ -158,6 +158,7 @@ class PageApp:
                     status,
                     None if first is None else _number(first, 0),
                     None if end is None else _number(end, 0),
+                    is_worked_on=view.reading is None or view.reading.overview.is_worked_on,
                 )
         raise _Refused(404, f"the group has no partition {wanted[0]}-{wanted[1]}")
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.admin.offsets.status import since_of
+from coopconsume.admin.records.tables import record_arguments
 from coopconsume.admin.tables import Table
 from coopconsume.group.owned import kept_key
-from coopconsume.texts import one_line, span
+from coopconsume.texts import due_in, one_line
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -64,7 +64,7 @@ class BlockedRows:
                     f"{one.name}@{record.offset}", _key(one, record),
                     "parked" if record.is_parked else "failed", since_of(record),
                     _behind(one, record), record.attempts,
-                    None if record.is_parked else span(record.due_ms / 1000 - now.timestamp()),
+                    None if record.is_parked else self._due_in(record, now),
                     one_line(record.error, _ERROR),
                 )
                 for one, record in self._records
@@ -72,11 +72,12 @@ class BlockedRows:
         )  # fmt: skip
 
     def _arguments(self, one: PartitionOverview, record: Pending) -> str:
-        group, topic = shlex.quote(self._group.group), shlex.quote(one.topic)
-        return (
-            f"{group} --topic {topic} --partition {one.partition} --offset {record.offset} "
-            f"{self._group.place}"
-        ).rstrip()
+        place = one.topic, one.partition, record.offset
+        return record_arguments(self._group.group, place, self._group.place)
+
+    def _due_in(self, record: Pending, now: datetime) -> str:
+        left = record.due_ms / 1000 - now.timestamp()
+        return due_in(left, is_worked_on=self._group.is_worked_on)
 
 
 def _key(one: PartitionOverview, record: Pending) -> str | None:

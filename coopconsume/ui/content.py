@@ -68,11 +68,10 @@ def group_content(
     tables = GroupTables(overview, now)
     clients = {one.id: one.client_id for one in overview.members}
     names = [clients.get(one) or one for one in overview.owners]
-    blocked = _blocked(overview.partitions)
     numbers = {name: number for number, name in enumerate(overview.owners)}
     rows = [one for one in overview.partitions if find.lower() in one.name.lower()]
     rows.sort(key=lambda one: _order(sort, one))
-    return found | _blocked_keys(view.reading, now) | {
+    return found | _blocked_keys(view.reading, now) | _blockers(overview, now) | {
         "verdict": verdict_document(verdicts(condition, now)),
         "pace": None if pace is None else asdict(pace) | {"doneIn": condition.done_in},
         "group": overview.group, "state": overview.state, "assignor": overview.assignor,
@@ -93,8 +92,6 @@ def group_content(
         ],
         "found": len(rows),
         "rows": [_row(one, numbers, now) for one in rows[start : start + limit]],
-        "blockers": table_content(blocker_table(blocked[:_BLOCKERS], now)),
-        "oldest": _oldest(blocked),
         "events": table_content(tables.events(_EVENTS)),
     }  # fmt: skip
 
@@ -107,8 +104,18 @@ def _blocked_keys(reading: GroupReading, now: datetime) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _blockers(overview: GroupOverview, now: datetime) -> dict[str, Any]:
+    blocked = _blocked(overview.partitions)
+    table = blocker_table(blocked[:_BLOCKERS], now, is_worked_on=overview.is_worked_on)
+    return {"blockers": table_content(table), "oldest": _oldest(blocked)}
+
+
 def partition_content(
-    status: PartitionStatus, first: int | None = None, end: int | None = None
+    status: PartitionStatus,
+    first: int | None = None,
+    end: int | None = None,
+    *,
+    is_worked_on: bool = True,
 ) -> dict[str, Any]:
     """Returns the large map of a partition, with its gaps and failed records.
 
@@ -116,6 +123,7 @@ def partition_content(
         status: The status.
         first: The first offset of the map; by default the log's start.
         end: The offset after the last one; by default the log's end.
+        is_worked_on: Whether its group has members or claims.
     """
     low, high = status.log_start or 0, status.end_offset or 0
     now = datetime.now(UTC)
@@ -128,7 +136,7 @@ def partition_content(
         "stable": status.stable_offset, "end": status.end_offset, "map": None,
         "gaps": table_content(gap_table([(status.name, gap) for gap in shown[:_GAPS]], now)),
         "gapCount": len(shown),
-        "failed": table_content(failed_table(failed[:_GAPS], now)),
+        "failed": table_content(failed_table(failed[:_GAPS], now, is_worked_on=is_worked_on)),
     }  # fmt: skip
     if low < high:
         drawn = map_of(status, first, end, columns=LARGE)

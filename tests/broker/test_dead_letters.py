@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from contextlib import closing
 
 import pytest
@@ -51,10 +52,14 @@ def test_letters_are_listed_shown_and_decided_on(kafka, topic, tmp_path, kind):
     parked = {at: [Pending(3, 33, 2, PARKED_MS, "no")]}
     store.commit("shop", epoch, "m", {at: [(0, 2)]}, pending=parked, commit_id="run-0")
 
+    at_its_place = [
+        "--bootstrap-servers", kafka.bootstrap_servers, "--commit-table", words["commitTable"],
+        "--dead-letter", place,
+    ]  # fmt: skip
+
     def call(command: str, *more: str):
-        arguments = ["-o", "commitTable=" + words["commitTable"], "--dead-letter", place, *more]
-        servers = ["--bootstrap-servers", kafka.bootstrap_servers]
-        result = CliRunner().invoke(main, ["dead-letters", command, "shop", *servers, *arguments])
+        arguments = ["dead-letters", command, "shop", *at_its_place, *more]
+        result = CliRunner().invoke(main, arguments)
         assert result.exit_code == 0, result.output
         return json.loads(result.stdout) if "--json" in more else result.stdout
 
@@ -72,6 +77,14 @@ def test_letters_are_listed_shown_and_decided_on(kafka, topic, tmp_path, kind):
     who = ["--by", "alice", "--reason", "the bank is awake"]
     output = call("replay", "--error", "sleeps")
     assert "nothing was changed" in output
+    listed = CliRunner().invoke(main, ["dead-letters", "list", "shop", *at_its_place])
+    assert listed.stderr.startswith(
+        f"next: coopconsume dead-letters replay shop --topic {orders} --partition 0 --offset 3 "
+    )
+    following = shlex.split(listed.stderr.splitlines()[0])[2:]
+    assert f"{orders}-0@3: would be retried" in CliRunner().invoke(main, following).stdout
+    as_json = CliRunner().invoke(main, ["dead-letters", "list", "shop", *at_its_place, "--json"])
+    assert as_json.stderr == ""
     assert stands() == [(0, "open"), (1, "open"), (2, "open"), (3, "parked")]
     assert not decided(store, "shop", [orders])
     done = call("replay", "--error", "sleeps", *who, "--execute", "--json")
@@ -87,7 +100,13 @@ def test_letters_are_listed_shown_and_decided_on(kafka, topic, tmp_path, kind):
     (again,) = records_of(kafka, orders, 1)
     assert (again.key, again.value, again.headers[0]) == (b"k1", b"v", ("h", b"1"))
     assert ("coopconsume.replay_of", f"{orders}-0@1".encode()) in again.headers
-    call("discard", "--all", "--execute")
+    said = call("discard", "--all", "--execute")
+    assert f"{orders}-0@3: will be marked as done" in said
+    assert f"{orders}-0@2: discarded" in said
+    assert said.splitlines()[-1] == (
+        "1 parked, 2 passed: the decision on parked ones was written down; no job runs, so the "
+        "next one to start applies it"
+    )
     assert stands() == [(3, "discarding")]
     assert stands("--all") == [
         (0, "discarded"), (1, "replayed"), (2, "discarded"), (3, "discarding")

@@ -184,7 +184,7 @@ def test_a_group_is_shown_and_texts_of_users_stay_texts(chrome, shop) -> None:
         until(chrome, has("blockers", SCRIPT))  # its key is read once it has blocked for a while
         assert "token" not in chrome.current_url
         # Kafka lists no member.
-        until(chrome, has("also", "UTC: 11 records behind it"))
+        until(chrome, has("also", "UTC: 11 records behind "))
         assert "1 key waits for your decision since " in text(chrome, "also")
         sentence = text(chrome, "sentence")
         assert sentence.startswith("Nobody has worked on this group since ")
@@ -261,7 +261,7 @@ def test_a_group_is_shown_and_texts_of_users_stay_texts(chrome, shop) -> None:
             press(chrome, "#partition-dialog form button")
         # A claimant may work: what remains is the decision, with its letters and its record.
         shop["store"].claim("shop", "somebody", [(shop["topic"], 1)], takeover=True)
-        until(chrome, has("sentence", "UTC: 8 records behind it"))
+        until(chrome, has("sentence", "UTC: 8 records behind "))
         assert f"{shop['topic']}-0@1" in run_as_shown(chrome.execute_script(command, "#next"))
         record = f"#next button[data-record='{shop['topic']}-0@1']"
         assert SCRIPT in chrome.find_element(By.CSS_SELECTOR, record).text
@@ -477,7 +477,7 @@ def test_the_command_serves_the_page_until_it_is_interrupted(chrome, shop) -> No
         chrome.get(line.removeprefix("live page: ").strip())
         until(chrome, has("groups", "shop"))  # the first group is chosen
         title = chrome.execute_script("return document.querySelector('#groups a').title")
-        assert "12 records wait. Start a job" in title, "its verdict"
+        assert "12 records wait. If you run its job, start it" in title, "its verdict"
         until(chrome, has("group", "shop"))
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 0

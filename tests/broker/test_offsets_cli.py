@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,7 @@ from kafka import KafkaAdminClient, TopicPartition
 
 from assignors import key_hash
 from commits import CommitStore, PartitionCommits, Pending
+from commits.model import PARKED_MS
 from coopconsume.cli import main
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.options import Options
@@ -129,10 +131,11 @@ def test_a_group_is_shown_with_its_gaps_and_what_holds_it(cli: OffsetsCli, tmp_p
     table = cli.call("lag", group).stdout
     assert re.search(rf"^{cli.harness.topic}-0 +4 +4 +failed +4 +3 ", table, re.MULTILINE)
     assert re.match(
-        r"Nobody has worked on this group since [-: 0-9]+ UTC: 4 records wait\. Start a job "
-        r"of it again\n"
-        r"next: coopconsume doctor .*\n"
-        r"also: Held by 4 since [-: 0-9]+ UTC: no \(attempt 3, next in \d+ d\)\n\nPARTITION ",
+        r"Nobody has worked on this group since [-: 0-9]+ UTC: 4 records wait\. If you run its "
+        r"job, start it again; it ran last as .+\n"
+        rf"next: coopconsume groups describe {group} .*\n"
+        rf"also: Held by 4 \({cli.harness.topic}-0@4\) since [-: 0-9]+ UTC: no "
+        r"\(attempt 3, next in \d+ d\)\n\nPARTITION ",
         table,
     )
     described = cli.call("groups", "describe", group).stdout
@@ -222,6 +225,53 @@ def test_what_is_noted_of_a_former_topic_is_not_moved_to_the_one_that_has_its_na
     cli.opened()
     assert cli.state == PartitionCommits(2), "the reset is of the new topic"
     assert not cli.harness.store.pending(cli.harness.group)
+
+
+def test_failed_records_have_a_next_command_and_decisions_say_who_applies_them(
+    cli: OffsetsCli,
+) -> None:
+    """Commands run as they are shown; what is due waits for a job, as nobody works on the group."""
+    group, topic = cli.harness.group, cli.harness.topic
+    due = replace(cli.failed, due_ms=5)
+    parked = Pending(5, key_hash=key_hash(b"5"), attempts=2, due_ms=PARKED_MS, error="no", key="5")
+    cli.harness.store.commit(group, cli.epoch, "m", {}, pending={cli.at: [due, parked]})
+    listed = cli.call("records", "list", group)
+    assert re.search(rf"^{topic}-0@4 .* failed .* when a job runs ", listed.stdout, re.MULTILINE)
+    assert "next: " not in listed.stdout, "a pipe gets the table alone"
+    command, others = listed.stderr.splitlines()
+    at = f"--topic {topic} --partition 0 --offset 5 --bootstrap-servers "
+    assert command.startswith(f"next: coopconsume records retry {group} {at}"), "parked ones first"
+    assert others == "skip in place of retry; --execute applies it"
+    dry = CliRunner().invoke(main, shlex.split(command)[2:])
+    assert dry.stdout.splitlines() == [
+        f"{topic}-0@5: would be retried from its first attempt on",
+        "1 record; dry run, nothing was changed: add --execute to apply the change",
+    ]
+    assert cli.call("records", "list", group, "--json").stderr == ""
+    done = cli.call("records", "retry", group, "--all", "--execute").stdout
+    assert done.splitlines() == [
+        f"{topic}-0@4: will be retried",
+        f"{topic}-0@5: will be retried from its first attempt on",
+        (
+            "2 records: the decision was written down; no job runs, so the next one to start "
+            "applies it"
+        ),
+    ]
+    assert cli.call("records", "list", group).stderr == "", "there is a decision on each"
+    described = cli.call("groups", "describe", group).stdout
+    assert re.search(
+        r"^nobody works since [-: 0-9]+ UTC, last commit [-: 0-9]+ UTC, last members: m$",
+        described, re.MULTILINE,
+    )  # fmt: skip
+    assert re.search(rf"^{topic}-0 .* when a job runs ", described, re.MULTILINE)
+    assert re.search(
+        rf"^{topic}-0 .* when a job runs ", cli.call("lag", group).stdout, re.MULTILINE
+    )
+    member = cli.harness.start()
+    cli.harness.settled(member)
+    done = cli.call("records", "skip", group, "--all", "--execute").stdout
+    assert done.endswith("written down; the job that runs applies it in about 2 s\n")
+    member.leave()
 
 
 def test_nothing_is_moved_under_members_or_claims(cli: OffsetsCli) -> None:

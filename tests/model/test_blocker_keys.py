@@ -54,7 +54,9 @@ def test_the_key_of_a_record_that_failed_before_is_read_once(world):
     there.until(lambda: blocker(job)["key"] == "k1")
     there.until(lambda: there.done(member) == set(KEYS) - {1, 4})
     there.until(lambda: job._meter.recent)
-    assert "held by t-0@1 key=k1: no (attempt 3, parked" in status_line(job._meter.recent[-1], 0.0)
+    assert "; t-0@1 key=k1: no (attempt 3, parked, nothing behind" in status_line(
+        job._meter.recent[-1], 0.0
+    )
     there.turns(job)
     assert there.kafka.blockers_read == [{TP: 1}]
 

@@ -414,8 +414,8 @@ SHOWN = [
         "unstarted-slots-look-busy",
         "Slots that Spark does not start are distinguished from handlers that run.",
         "coopconsume/runtime/status/waiting.py",
-        "if started or oldest.started is None:",
-        "if slots:",
+        "has_begun = started > 0 or oldest.started is None",
+        "has_begun = slots > 0",
         ("tests/unit/runtime/test_waiting.py::test_each_wait_has_a_reason_and_a_sentence",),
     ),
     Mutant(

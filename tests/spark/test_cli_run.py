@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,9 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
 
 from commits import CommitStore, PartitionCommits
+from coopconsume.cli import main
 from coopconsume.demo.processes import kill_tree, process_tree
 from coopconsume.testing.local.jars import spark_jars
 from coopconsume.texts import counted
@@ -55,6 +59,10 @@ def slow(record):
 def stuck(record):
     (pathlib.Path(__file__).parent / "started").touch()
     time.sleep(6000.0)
+
+def refuses_first(record):
+    if not record.offset:
+        raise ValueError("no luck")
 
 def stuck_later(record):
     if record.offset:
@@ -224,6 +232,29 @@ def test_a_handler_of_the_users_folder_drains_a_topic(
     assert sorted(rows["length"].to_pylist()) == list(range(100))
     assert set(rows["key"].to_pylist()) == {f"k{n}" for n in range(7)}
     assert done(folder, kafka, name) == 100
+
+
+def test_the_last_line_says_what_waits_for_a_decision(
+    kafka: LocalKafka, topic: TopicFactory, produce: Produce, folder: Path
+) -> None:
+    """With what is behind it, and the command that lists it; also if the job had nothing to do."""
+    name = topic()
+    produce(name, [(b"a", b"1"), (b"a", b"2"), (b"b", b"3"), (b"a", b"4")])
+    words = arguments(
+        kafka, folder, name, "refuses_first", "--available-now", "--max-attempts", "1",
+        "--on-dead", "park", "--dead-letter", str(folder / "dead"), "--log-format", "json",
+    )  # fmt: skip
+    for done_now in (1, 0):
+        command = Running(folder, *words)
+        assert command.end() == 0, command.said.read_text()
+        lines = [json.loads(line) for line in command.said.read_text().splitlines()]
+        said, _, following = lines[-1]["msg"].partition("; next: ")
+        assert said == (
+            f"drained: {counted(done_now, 'record')} done, 1 waits for your decision with 2 "
+            "records behind it"
+        )
+        result = CliRunner().invoke(main, shlex.split(following)[1:])
+        assert f"\n{name}-0@0 " in result.stdout, result.output
 
 
 @pytest.mark.slow

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commits.places import local_folder
+from commits.secrets import hidden_in
 from coopconsume.admin.dead_letters.choice import Choice, Steps, steps, with_status
 from coopconsume.admin.dead_letters.stored import Letter, open_letters
 from coopconsume.admin.offsets.reading import unknown_group
+from coopconsume.admin.working import is_worked_on
+from coopconsume.command_place import command_place
 from coopconsume.errors import MissingOption
 from coopconsume.kafka.cluster import Cluster
 from coopconsume.kafka.connection import Connection
@@ -17,6 +23,7 @@ from coopconsume.options import Options
 from coopconsume.record import without_ordering_key
 from coopconsume.runtime.decided_by import DecidedBy
 from coopconsume.runtime.decisions import Decision, decide, decided
+from coopconsume.sinks.base import topic_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,6 +102,31 @@ class DeadLetters:
             is_known = cluster.describe_groups([group])[group].state != DEAD
         if not is_known:
             raise unknown_group(self._options, self._store)
+
+    @property
+    def group(self) -> str:
+        """The group id."""
+        return self._options.group_id
+
+    @property
+    def place(self) -> str:
+        """The options of commands on its letters, without secrets."""
+        place = str(self._options.dead_letter)
+        folder = None if topic_of(place) is not None else local_folder(place)
+        shown = hidden_in(place) if folder is None else str(Path(folder).absolute())
+        letters = shlex.join(["--dead-letter", shown])
+        return f"{command_place(self._options, self._store.target)} {letters}"
+
+    def is_worked_on(self) -> bool | None:
+        """Returns whether the group has members or claims, which apply decisions at once.
+
+        None if that is not known: its coordinator does not answer, or this user has no right to
+        describe the group.
+
+        Raises:
+            commits.CommitStoreError: The commit table cannot be read.
+        """
+        return is_worked_on(self._options, self._store)
 
     def plan(self, choice: Choice) -> Steps:
         """Returns the steps of a decision on some letters (dry run)."""

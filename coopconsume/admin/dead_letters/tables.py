@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from coopconsume.admin.records.tables import retry_command
 from coopconsume.admin.tables import Table, cell, text_of
 from coopconsume.texts import counted, one_line
 
@@ -29,6 +30,23 @@ def letter_table(letters: Sequence[Letter]) -> Table:
             for one in letters
         ],
     )  # fmt: skip
+
+
+def next_replay(letters: Sequence[Letter], group: str, options: str) -> str:
+    """Returns how to decide on a letter, a parked one if there is any; empty without an open one.
+
+    Args:
+        letters: The letters.
+        group: The group id.
+        options: The options that name the cluster, the commit table and the letters.
+    """
+    found = [one for one in letters if one.status in ("parked", "open")]
+    if not found:
+        return ""
+    first = min(found, key=lambda one: one.status != "parked")
+    place = first.topic, first.partition, first.offset
+    command = retry_command(group, place, options, "dead-letters replay")
+    return f"next: {command}\ndiscard in place of replay; --execute applies it"
 
 
 def letter_facts(one: Letter) -> Table:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from coopconsume.admin.offsets.status import NOT_DONE
 from coopconsume.admin.tables import Table, age
-from coopconsume.texts import one_line, span
+from coopconsume.texts import due_in, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 #: The most characters of an error; JSON has all of it.
 _ERROR: Final = 200
 _BLOCKER: Final = (
-    "blocker", "state", "key", "attempts", "age", "due in", "done above", "open above", "error",
+    "blocker", "state", "key", "attempts", "blocks for", "due in", "done above", "open above",
+    "error",
 )  # fmt: skip
 
 
@@ -60,21 +61,35 @@ def gap_parts(
 
 
 def gap_table(gaps: Iterable[tuple[str, Gap]], now: datetime) -> Table:
-    """Returns a row for each gap, with the name of its partition."""
+    """Returns a row for each gap, with the name of its partition.
+
+    The age of a gap begins with the first commit above it. A blocker blocks its partition from the
+    moment at which all below it was done, which may be earlier or later.
+    """
     return Table(
         ("partition", "first", "last", "offsets", "age"),
         [(name, gap.first, gap.last, gap.offsets, age(gap.since, now)) for name, gap in gaps],
     )
 
 
-def failed_table(failed: Iterable[tuple[int, Pending]], now: datetime) -> Table:
-    """Returns a row for each failed record of a partition, by offset."""
+def failed_table(
+    failed: Iterable[tuple[int, Pending]], now: datetime, *, is_worked_on: bool = True
+) -> Table:
+    """Returns a row for each failed record of a partition, by offset.
+
+    Args:
+        failed: The records.
+        now: The current time.
+        is_worked_on: Whether their group has members or claims.
+    """
     return Table(
         ("offset", "attempts", "due in", "error"),
         [
             (
                 offset, one.attempts,
-                "parked" if one.is_parked else span(one.due_ms / 1000 - now.timestamp()),
+                "parked"
+                if one.is_parked
+                else due_in(one.due_ms / 1000 - now.timestamp(), is_worked_on=is_worked_on),
                 one.error,
             )
             for offset, one in failed
@@ -82,32 +97,39 @@ def failed_table(failed: Iterable[tuple[int, Pending]], now: datetime) -> Table:
     )  # fmt: skip
 
 
-def lag_table(statuses: Iterable[PartitionStatus], now: datetime) -> Table:
-    """Returns a row for each partition, with its blocker."""
+def lag_table(
+    statuses: Iterable[PartitionStatus], now: datetime, *, is_worked_on: bool = True
+) -> Table:
+    """Returns a row for each partition, with its blocker; arguments as of `failed_table`."""
     return Table(
         ("partition", "lag", *_BLOCKER),
-        [(one.name, one.lag, *_blocker(one.blocker, now)) for one in statuses],
+        [
+            (one.name, one.lag, *_blocker(one.blocker, now, is_worked_on=is_worked_on))
+            for one in statuses
+        ],
     )
 
 
-def blocker_table(statuses: Iterable[PartitionStatus], now: datetime) -> Table:
-    """Returns a row for each blocker that needs attention."""
+def blocker_table(
+    statuses: Iterable[PartitionStatus], now: datetime, *, is_worked_on: bool = True
+) -> Table:
+    """Returns a row for each blocker that needs attention; arguments as of `failed_table`."""
     rows = [
-        (one.name, *_blocker(blocker, now))
+        (one.name, *_blocker(blocker, now, is_worked_on=is_worked_on))
         for one in statuses
         if (blocker := one.blocker) is not None and blocker.needs_attention
     ]
     return Table(("partition", *_BLOCKER), rows)
 
 
-def _blocker(blocker: Blocker | None, now: datetime) -> tuple[object, ...]:
+def _blocker(blocker: Blocker | None, now: datetime, *, is_worked_on: bool) -> tuple[object, ...]:
     if blocker is None:
         return (None,) * len(_BLOCKER)
     due = blocker.due
     return (
         blocker.offset, blocker.shown_state, blocker.shown_key,
         None if blocker.state == NOT_DONE else blocker.attempts, age(blocker.since, now),
-        None if due is None else span((due - now).total_seconds()),
+        None if due is None else due_in((due - now).total_seconds(), is_worked_on=is_worked_on),
         blocker.done_behind, blocker.open_behind, one_line(blocker.error, _ERROR) or None,
     )  # fmt: skip
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from assignors.shares import inside, outside
 from commits.model import share_from_plain
@@ -22,7 +23,6 @@ from coopconsume.admin.overview.data import (
     OwnedRange,
     PartitionOverview,
 )
-from coopconsume.admin.records.tables import decided_at
 from coopconsume.kafka.coordinator import DEAD, KafkaGroup
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 _Wait: TypeAlias = "tuple[Share, tuple[int, datetime | None]]"
 
 _STABLE = "Stable"
+#: What brokers append to a client id, or the id of a static member, to make a member id.
+_ID_OF_KAFKA: Final = re.compile("-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,20 @@ def build(facts: GroupFacts) -> GroupOverview:
         decisions=tuple(map(_decision, facts.decisions)),
         last_active=_last(facts.history),
         place=facts.place,
+        last_members=tuple(_last_members(facts)),
     )
+
+
+def _last_members(facts: GroupFacts) -> Iterable[str]:
+    """Returns the names of the members that are there, or were there last."""
+    found = [member for row in facts.grants for member in row.members]
+    if not found:
+        found = [
+            one["member"]
+            for one in facts.history
+            if one["counted"] and one["epoch"] is not None and one["member"]
+        ][-1:]
+    return dict.fromkeys(_ID_OF_KAFKA.sub("", member) for member in found)
 
 
 def _last(history: Iterable[Mapping[str, Any]], *, is_commit: bool = False) -> datetime | None:
@@ -151,7 +166,7 @@ def _decision(one: Decision) -> DecisionOverview:
         one.partition,
         offset=one.offset,
         action=one.action,
-        at=decided_at(one),
+        at=one.by.at,
         by=one.by.name,
         reason=one.by.reason,
         status=one.status,

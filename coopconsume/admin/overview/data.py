@@ -227,6 +227,9 @@ class GroupOverview:
         last_active: When a member last wrote to the commit log, by its clock: a commit, an epoch,
             or the release of its shares as it left. None if the log does not say, or was not read.
         place: The options of commands that name its cluster and its commit table, without secrets.
+        last_members: The names of the members of the epoch in force, of the claimants, or of the
+            member that wrote last: their client ids, or ``group.instance.id`` of static members. By
+            default a client id has the application, the host and the process id.
     """
 
     group: str
@@ -249,6 +252,7 @@ class GroupOverview:
     decisions: tuple[DecisionOverview, ...] = ()
     last_active: datetime | None = None
     place: str = ""
+    last_members: tuple[str, ...] = ()
 
     @property
     def listed(self) -> int:

@@ -17,10 +17,11 @@ from coopconsume.admin.tables import (
     OwnedPart,
     Owner,
     Table,
+    cell,
     share_of_space,
 )
 from coopconsume.kafka.coordinator import DEAD
-from coopconsume.texts import counted, failures
+from coopconsume.texts import counted, failures, some
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -71,7 +72,7 @@ def lag_parts(group: GroupOverview, now: datetime) -> Iterator[Part]:
     """Yields the verdict on a group, and the lag of each partition with its blocker."""
     yield from verdict_parts(group_verdicts(group, now), shown_by="coopconsume lag ")
     yield ""
-    yield lag_table(group.partitions, now)
+    yield lag_table(group.partitions, now, is_worked_on=group.is_worked_on)
 
 
 def group_parts(
@@ -95,6 +96,10 @@ def group_parts(
     if group.epoch is not None:
         by = f", {group.assignor}" if group.assignor else ""
         yield f"epoch {group.epoch}, generation {group.generation}{by}"
+    if not group.is_worked_on and group.last_active is not None:
+        commit = f"last commit {cell(group.last_commit)}" if group.last_commit else "no commit"
+        last = f", last members: {some(group.last_members)}" if group.last_members else ""
+        yield f"nobody works since {cell(group.last_active)}, {commit}{last}"
     if group.record_filter:
         yield f"filter {group.record_filter}"
     yield from (f"note: {note}" for note in group.notes)
@@ -106,7 +111,7 @@ def group_parts(
     for table in (
         shown.partitions(),
         shown.chunks(),
-        blocker_table(group.partitions, now),
+        blocker_table(group.partitions, now, is_worked_on=group.is_worked_on),
         shown.in_doubt(),
     ):
         yield from _of_rows(table)

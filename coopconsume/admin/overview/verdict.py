@@ -54,6 +54,7 @@ def condition_of(group: GroupOverview, now: datetime, pace: Pace | None = None) 
         for offset in one.parked
         if (one.topic, one.partition, offset) not in decided
     ]
+    parked.sort(key=lambda both: -_behind_record(*both))
     return Condition(
         group.group,
         group.lag,
@@ -67,6 +68,7 @@ def condition_of(group: GroupOverview, now: datetime, pace: Pace | None = None) 
         0 if group.sharing else len({_lane(one, offset) for one, offset in parked}),
         parked_since=_first_of([since_of(one.pending[offset]) for one, offset in parked]),
         behind=_behind(partitions),
+        behind_first=_behind_record(*parked[0]) if parked else 0,
         failed=[*_failed(partitions, now)],
         lost_member=_lost_member(partitions, now),
         open_since=open_[0][0] if open_ else None,
@@ -77,6 +79,7 @@ def condition_of(group: GroupOverview, now: datetime, pace: Pace | None = None) 
         pace=pace,
         last_commit=group.last_commit,
         place=group.place,
+        last_members=group.last_members,
     )
 
 
@@ -124,6 +127,12 @@ def _behind(partitions: Iterable[PartitionOverview]) -> BehindParked | None:
     return BehindParked(sum(one.records for one in counts), all(one.is_all for one in counts))
 
 
+def _behind_record(one: PartitionOverview, offset: int) -> int:
+    """Returns the records behind a parked one, as far as they were counted."""
+    found, key_hash = one.behind_parked, one.pending[offset].key_hash
+    return 0 if found is None or key_hash is None else found.keys.get(key_hash, 0)
+
+
 def _first_of(times: Sequence[datetime | None]) -> datetime | None:
     """Returns the first of some times; None if one of them is not known."""
     known = [one for one in times if one is not None]
@@ -156,7 +165,14 @@ def _failed(partitions: Iterable[PartitionStatus], now: datetime) -> Iterator[Fa
         if blocker is not None and blocker.state == FAILED and blocker.has_failed:
             place = RecordPlace(one.topic, one.partition, blocker.offset, blocker.shown_key)
             due = None if blocker.due is None else (blocker.due - now).total_seconds()
-            yield FailedRecord(place, blocker.attempts, blocker.error, due, blocker.failing_since)
+            yield FailedRecord(
+                place,
+                blocker.attempts,
+                blocker.error,
+                due,
+                blocker.failing_since,
+                holds=one.lag is None or one.lag > len(one.pending),
+            )
 
 
 def _lost_member(partitions: Iterable[PartitionOverview], now: datetime) -> LostMember | None:

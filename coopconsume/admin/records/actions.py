@@ -10,6 +10,8 @@ from assignors import key_hash
 from coopconsume.admin.offsets.reading import unknown_group
 from coopconsume.admin.offsets.status import since_of
 from coopconsume.admin.place_choice import PlaceChoice
+from coopconsume.admin.working import is_worked_on
+from coopconsume.command_place import command_place
 from coopconsume.group.owned import kept_key
 from coopconsume.kafka.connection import Connection
 from coopconsume.options import Options
@@ -138,6 +140,27 @@ class RecordAdmin:
             raise unknown_group(self._options, self._store)
         chosen = choice or RecordChoice()
         return [one for one in failed_records(self._store, group) if chosen.takes(one)]
+
+    @property
+    def group(self) -> str:
+        """The group id."""
+        return self._options.group_id
+
+    @property
+    def place(self) -> str:
+        """The options of commands that name its cluster and its commit table, without secrets."""
+        return command_place(self._options, self._store.target)
+
+    def is_worked_on(self) -> bool | None:
+        """Returns whether the group has members or claims, which apply decisions at once.
+
+        None if that is not known: its coordinator does not answer, or this user has no right to
+        describe the group.
+
+        Raises:
+            commits.CommitStoreError: The commit table cannot be read.
+        """
+        return is_worked_on(self._options, self._store)
 
     def decisions(self) -> list[Decision]:
         """Returns the open decisions, and the newest ones that have an outcome."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from coopconsume.admin.tables import Table
-from coopconsume.texts import counted, one_line
+from coopconsume.runtime.decided_by import DECIDE_EVERY
+from coopconsume.texts import counted, due_in, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 _MOST: Final = 60
 #: The fates of failed and of parked records.
 _FATES: Final[dict[RecordAction, tuple[str, str]]] = {
-    "retry": ("retried now", "retried from its first attempt on"),
+    "retry": ("retried", "retried from its first attempt on"),
     "park": ("parked", "parked"),
     "skip": ("skipped", "marked as done; its key continues"),
 }
@@ -32,13 +34,23 @@ def shown_action(action: str) -> str:
     return _SHOWN.get(action, action)
 
 
-def record_table(records: Sequence[FailedRecord], now: datetime) -> Table:
-    """Returns a row for each failed record."""
+def record_table(
+    records: Sequence[FailedRecord], now: datetime, *, is_worked_on: bool = True
+) -> Table:
+    """Returns a row for each failed record.
+
+    Args:
+        records: The records.
+        now: The current time.
+        is_worked_on: Whether their group has members or claims.
+    """
     return Table(
         ("record", "key", "attempts", "state", "since", "due in", "error", "decision", "by"),
         [
             (
-                one.name, one.key, one.attempts, one.state, one.since, _due_in(one, now),
+                one.name, one.key, one.attempts, one.state, one.since,
+                None if one.due is None
+                else due_in((one.due - now).total_seconds(), is_worked_on=is_worked_on),
                 one_line(one.error, _MOST), one.decision and shown_action(one.decision.action),
                 one.decision and one_line(str(one.decision.by), _MOST),
             )
@@ -47,40 +59,85 @@ def record_table(records: Sequence[FailedRecord], now: datetime) -> Table:
     )  # fmt: skip
 
 
-def decided_at(decision: Decision) -> datetime | None:
-    """Returns when a decision was made, by the clock of who decided; None: not known."""
-    at_ms = decision.by.at_ms
-    return datetime.fromtimestamp(at_ms / 1000, UTC) if at_ms else None
-
-
 def decision_row(decision: Decision, group: str) -> dict[str, Any]:
     """Returns a decision as a row of the SQL view."""
     settled = decision.settled_ms
     return {
         "group": group, "topic": decision.topic, "partition": decision.partition,
-        "offset": decision.offset, "action": decision.action, "decided_at": decided_at(decision),
+        "offset": decision.offset, "action": decision.action, "decided_at": decision.by.at,
         "decided_by": decision.by.name, "reason": decision.by.reason, "status": decision.status,
         "settled_at": datetime.fromtimestamp(settled / 1000, UTC) if settled else None,
     }  # fmt: skip
 
 
-def step_lines(steps: RecordSteps, *, executed: bool) -> list[str]:
-    """Returns the steps of a decision as text."""
+def retry_command(
+    group: str, place: tuple[str, int, int], options: str, words: str = "records retry"
+) -> str:
+    """Returns the command that has a record tried again; it is a dry run without ``--execute``.
+
+    Args:
+        group: The group id.
+        place: The topic, the partition and the offset of the record.
+        options: The options that name the cluster and the commit table.
+        words: The words of the command.
+    """
+    return f"coopconsume {words} {record_arguments(group, place, options)}"
+
+
+def record_arguments(group: str, place: tuple[str, int, int], options: str) -> str:
+    """Returns what a command that decides on a record is given; see `retry_command`."""
+    topic, partition, offset = place
+    at = ["--topic", topic, "--partition", str(partition), "--offset", str(offset)]
+    return f"{shlex.join([group, *at])} {options}".rstrip()
+
+
+def next_decision(records: Sequence[FailedRecord], group: str, options: str) -> str:
+    """Returns how to decide on the most urgent one of some failed records; empty without any.
+
+    That is a parked record, which waits for nothing else; then the one that has failed most often.
+    """
+    undecided = [one for one in records if one.decision is None]
+    if not undecided:
+        return ""
+    first = min(undecided, key=lambda one: (one.state != "parked", -one.attempts))
+    command = retry_command(group, (first.topic, first.partition, first.offset), options)
+    others = "skip" if first.state == "parked" else "skip or park"
+    return f"next: {command}\n{others} in place of retry; --execute applies it"
+
+
+def applied_by(*, is_worked_on: bool | None) -> str:
+    """Returns who applies a decision that was written down, and when.
+
+    Args:
+        is_worked_on: Whether the group has members or claims; None: not known.
+    """
+    soon = f"job that runs applies it in about {DECIDE_EVERY:.0f} s"
+    if is_worked_on is None:
+        return f"a {soon}, otherwise the next one to start"
+    return f"the {soon}" if is_worked_on else "no job runs, so the next one to start applies it"
+
+
+def step_lines(
+    steps: RecordSteps, *, executed: bool, is_worked_on: bool | None = None
+) -> list[str]:
+    """Returns the steps of a decision as text.
+
+    Args:
+        steps: The steps.
+        executed: Whether the decision was written down.
+        is_worked_on: Whether the group has members or claims, which apply it; None: not known.
+    """
     if not (steps.failed or steps.parked or steps.unchanged):
         return ["no such record has failed, as far as the commit table has it"]
-    verb = "" if executed else "would be "
+    verb = "will be " if executed else "would be "
     lines = [
         f"{one.name}: {verb}{fate}"
         for records, fate in zip((steps.failed, steps.parked), _FATES[steps.action], strict=True)
         for one in records
     ]
     lines += [f"{one.name}: is parked already" for one in steps.unchanged]
-    count = counted(len(steps.failed) + len(steps.parked), "record")
-    dry_run = "; dry run, nothing was changed: add --execute to apply the change"
-    return [*lines, f"{count}{'' if executed else dry_run}"]
-
-
-def _due_in(one: FailedRecord, now: datetime) -> str | None:
-    if one.due is None:
-        return None
-    return f"{max(0.0, (one.due - now).total_seconds()):,.0f} s"
+    number = len(steps.failed) + len(steps.parked)
+    end = "; dry run, nothing was changed: add --execute to apply the change"
+    if executed:
+        end = f": the decision was written down; {applied_by(is_worked_on=is_worked_on)}"
+    return [*lines, f"{counted(number, 'record')}{end if number or not executed else ''}"]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from commits import OffsetRanges
+from coopconsume.runtime.decided_by import DECIDE_EVERY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from coopconsume.runtime.decisions import Decision
     from coopconsume.runtime.events import DecisionsApplied
     from coopconsume.runtime.plan import Partition
-
-#: Seconds between two reads of decisions on parked and failed records.
-_DECIDE_EVERY: Final = 2.0
 
 
 class DecisionReads:
@@ -59,7 +57,7 @@ class DecisionReads:
         Returns:
             None if decisions were just read, or no record needs any.
         """
-        if self._assignment.is_between_epochs or now - self._read_at <= _DECIDE_EVERY:
+        if self._assignment.is_between_epochs or now - self._read_at <= DECIDE_EVERY:
             return None
         parked = self._parked()
         # At the start, too: decisions that an earlier process has applied are removed.

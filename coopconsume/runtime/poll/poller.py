@@ -23,6 +23,7 @@ from coopconsume.errors import (
 from coopconsume.group.repeating import repeated
 from coopconsume.kafka.call_limit import CallLimit
 from coopconsume.record import checked_headers
+from coopconsume.runtime.decided_by import DECIDE_EVERY
 from coopconsume.runtime.poll.answers import (
     commit_named,
     give_up,
@@ -71,7 +72,6 @@ _ANSWER = 5.0
 _IDS_ANSWER = 1.0
 #: Seconds after which a `poll` without an answer raises; a leader's election takes less.
 _AWAY = 15.0
-_DECIDE_EVERY = 2.0
 #: Seconds for which `close` waits for what a `poll` reads.
 _LAST_ANSWER = 0.5
 
@@ -356,7 +356,7 @@ class Poller:
             return True
         places = list(self.session.places.values())
         is_needed = self._has_decisions or any(len(place.retries) for place in places)
-        return is_needed and time.monotonic() - self._decisions_at > _DECIDE_EVERY
+        return is_needed and time.monotonic() - self._decisions_at > DECIDE_EVERY
 
     def _decide(self, assignment: EpochAssignment) -> None:
         """Takes what was decided on records; at the next poll if the log does not answer."""

@@ -19,7 +19,7 @@ from coopconsume.monitoring.listener import (
 from coopconsume.monitoring.pace import Course
 from coopconsume.runtime.status.latency import CommitLatency
 from coopconsume.runtime.status.retention_watch import open_offsets
-from coopconsume.runtime.status.verdict import job_verdict
+from coopconsume.runtime.status.verdict import behind, job_verdict
 from coopconsume.worker.histogram import Histogram
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ _IDLE_EVERY = 10.0
 #: Seconds without a commit after which a job has something that it waits for; less than the span
 #: of the rate on the status line, so that a rate of 0 has a reason.
 _QUIET = 2.0
-_SUMS = ("lag", "pending", "parked", "gapRanges", "outputsWaiting")
+_SUMS = ("lag", "pending", "parked", "behindParked", "gapRanges", "outputsWaiting")
+#: What the last event shows of the records that a job leaves.
+_LEFT = ("pending", "parked", "behindParked")
 _SHOWN_RANGES = 5
 
 
@@ -131,6 +133,12 @@ class Meter:
     def is_quiet(self) -> bool:
         """Whether nothing was committed for some seconds."""
         return time.monotonic() - self._done_at > _QUIET
+
+    @property
+    def has_handled(self) -> bool:
+        """Whether the job has handled, filtered or committed anything yet."""
+        names = ("handled", "filtered", "done", "retries", "deadLetters")
+        return any(self.totals[name] for name in names)
 
     def waits(self, found: WaitingFor | None, partitions: Sequence[Partition]) -> None:
         """Notes what the job waits for; makes an event if that is of another kind than before."""
@@ -226,6 +234,15 @@ class Meter:
     def parked(self, partitions: Sequence[Partition]) -> None:
         """Makes an event, as other records are parked than before."""
         self._make_event(partitions)
+
+    def leaves(self, partitions: Sequence[Partition]) -> None:
+        """Makes an event at the end, unless the last one shows what the job leaves."""
+        now = time.monotonic()
+        with self._lock:
+            shown = self._recent[-1] if self._recent else dict.fromkeys(_LEFT, 0)
+            left = [self._described(one, now) for one in partitions]
+        if any(sum(at[name] for at in left) != shown[name] for name in _LEFT):
+            self._make_event(partitions)
 
     def idle(self, partitions: Sequence[Partition]) -> None:
         """Makes an event if nothing was committed for long."""
@@ -367,6 +384,7 @@ def describe(partition: Partition, now: float) -> dict[str, Any]:
         "lag": partition.ledger.end - partition.ledger.stable - len(committed),
         "pending": partition.supply.pending,
         "parked": len(partition.supply.parked),
+        "behindParked": sum(map(behind, partition.supply.parked)),
         "gapRanges": len(firsts),
         "firstGaps": [*map(list, shown)],
         "inDoubtSeconds": round(max(0.0, partition.in_doubt(now)), 1),

@@ -66,16 +66,14 @@ def job_verdict(
         place: The options of commands that name the cluster and the commit table.
     """
     here, reason = datetime.now(UTC), waiting.reason if waiting else None
-    with_parked = [one for one, at in zip(partitions, described, strict=True) if at["parked"]]
-    parked = [(one, record) for one in with_parked for record in one.supply.parked]
+    parked = _parked(partitions, described)
     keys = sum(not one.supply.shares_chunks for one, _ in parked)
-    behind = sum(_behind(record) for _, record in parked)
-    times = [record.since for _, record in parked]
-    known = [now - since for since in times if since is not None]
+    held = sum(at["behindParked"] for at in described)
+    lag = sum(max(0, at["lag"]) for at in described)
     hangs = call if reason == "handlers" else None
     found = Condition(
         group,
-        sum(max(0, at["lag"]) for at in described),
+        lag,
         is_rebalancing=reason in _REBALANCING,
         parked=[
             RecordPlace(one.topic, one.partition, record.offset, record.key)
@@ -83,8 +81,10 @@ def job_verdict(
         ],
         parked_count=len(parked),
         parked_keys=keys,
-        parked_since=_ago(max(known), here) if known and len(known) == len(times) else None,
-        behind=BehindParked(behind) if keys else None,
+        parked_since=_first_of([record.since for _, record in parked], now, here),
+        # What is behind them may not have been read yet.
+        behind=BehindParked(held) if keys and (held or lag <= len(parked)) else None,
+        behind_first=behind(parked[0][1]) if parked else 0,
         failed=[_failed(at, here) for at in described if _is_failed(at)],
         lost_member=_lost_member(described, here),
         stalled=waiting.message if waiting and waiting.reason not in _NOT_STALLED else "",
@@ -100,11 +100,27 @@ def job_verdict(
     return verdicts(found, here)[0]
 
 
+def _parked(
+    partitions: Sequence[Partition], described: Sequence[Mapping[str, Any]]
+) -> list[tuple[Partition, Failed]]:
+    """Returns the parked records, those that hold most first."""
+    with_parked = [one for one, at in zip(partitions, described, strict=True) if at["parked"]]
+    parked = [(one, record) for one in with_parked for record in one.supply.parked]
+    return sorted(parked, key=lambda both: -behind(both[1]))
+
+
+def _first_of(times: Sequence[float | None], now: float, here: datetime) -> datetime | None:
+    """Returns the first of some times; None if one of them is not known."""
+    known = [now - since for since in times if since is not None]
+    return _ago(max(known), here) if known and len(known) == len(times) else None
+
+
 def _ago(seconds: float, now: datetime) -> datetime:
     return now - timedelta(seconds=seconds)
 
 
-def _behind(record: Failed) -> int:
+def behind(record: Failed) -> int:
+    """Returns the number of the known records behind a parked one."""
     return len(getattr(record, "behind", ()))
 
 
@@ -125,6 +141,7 @@ def _failed(at: Mapping[str, Any], now: datetime) -> FailedRecord:
         blocker["error"],
         blocker["dueInSeconds"],
         None if seconds is None else _ago(seconds, now),
+        holds=blocker["behind"] > 0,
     )
 
 

@@ -87,4 +87,5 @@ class WaitStatus:
             barred={slot: until - now for slot, until in dispatcher.slots.barred.items()},
             failing={slot: (at - now, why) for slot, (at, why) in dispatcher.slots.failing.items()},
             next_trigger=dispatcher.next_trigger,
+            is_starting=not self._meter.has_handled,
         )

@@ -25,6 +25,9 @@ Reason = Literal[
 _NAMED = 5
 #: Seconds in which slots usually start.
 _SOON = 2.0
+#: Seconds for which the first batch of a job may start before that is something to look into:
+#: Spark starts workers and generates code for it.
+_FIRST_BATCH = 30.0
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,7 @@ class JobFacts:
         barred: Until when slots may be at work on what is lost, by slot.
         failing: Slots that have failed: until when they get no batch, and why they have failed.
         next_trigger: Until when no batch starts, by the trigger's interval.
+        is_starting: Whether the job has not handled any record yet.
     """
 
     joining: str = ""
@@ -137,6 +141,7 @@ class JobFacts:
     barred: Mapping[int, float] = field(default_factory=dict)
     failing: Mapping[int, tuple[float, str]] = field(default_factory=dict)
     next_trigger: float = 0.0
+    is_starting: bool = False
 
 
 def waiting_for(facts: JobFacts, now: float) -> WaitingFor:
@@ -166,7 +171,7 @@ def _causes(facts: JobFacts, now: float) -> Iterator[WaitingFor]:
         yield WaitingFor("paused", f"paused by pause(): resume() continues{rest}")
     yield from _of_stores(facts)
     if facts.batches:
-        yield _running(facts.batches)
+        yield _running(facts.batches, is_starting=facts.is_starting)
     if facts.breaker is not None:
         yield WaitingFor(
             "circuitBreaker",
@@ -322,14 +327,17 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join([*names[:_NAMED], *more])
 
 
-def _running(batches: Sequence[BatchFacts]) -> WaitingFor:
+def _running(batches: Sequence[BatchFacts], *, is_starting: bool) -> WaitingFor:
     oldest = max(batches, key=lambda batch: batch.age)
     silent = min(batch.silent for batch in batches)
     slots = sum(batch.slots for batch in batches)
     started = sum(batch.slots if batch.started is None else batch.started for batch in batches)
-    if started or oldest.started is None:
+    has_begun = started > 0 or oldest.started is None
+    calls = [batch.oldest_call for batch in batches if batch.oldest_call is not None]
+    if is_starting and not calls and oldest.age < _FIRST_BATCH:
+        return _starting(oldest.age, slots, started, has_begun=has_begun)
+    if has_begun:
         late = f", {_count(slots - started, 'slot')} not started" if started < slots else ""
-        calls = [batch.oldest_call for batch in batches if batch.oldest_call is not None]
         call = max(calls, key=lambda one: one.seconds, default=None)
         named = (
             f"that of {call.topic}-{call.partition}@{call.offset} runs for {call.seconds:.0f} s, "
@@ -353,6 +361,18 @@ def _running(batches: Sequence[BatchFacts]) -> WaitingFor:
         f"waiting for Spark: none of {_count(slots, 'slot')} of batch {oldest.number} has started "
         f"for {oldest.age:.0f} s. {why}",
     )
+
+
+def _starting(age: float, slots: int, started: int, *, has_begun: bool) -> WaitingFor:
+    """Returns what the first batch of a job does until its first record is handled."""
+    since = f"the first batch was given to Spark {age:.0f} s ago"
+    if has_begun:
+        work = "works on its" if started == 1 else "work on their"
+        return WaitingFor(
+            "handlers",
+            f"starting: {started:,} of {_count(slots, 'slot')} {work} first records; {since}",
+        )
+    return WaitingFor("slots", f"starting: Spark starts {_count(slots, 'slot')}; {since}")
 
 
 def _of_work(todo: Sequence[Partition], facts: JobFacts, now: float) -> Iterator[WaitingFor]:

@@ -51,7 +51,7 @@ export function described(id, { titles, numeric, rows }, more = {}) {
 export const code = (text) => make("code", { title: text }, ...text.split(" ").flatMap((word, i) => [i ? " " : "", make("span", { class: "word" }, word)]));
 
 const TEXTS = ["key", "error", "by", "member", "standalone claim of", "reason", "value", "record", "partition"];
-const NAMES = ["", "age", "due in", "when", "since", "given up"];
+const NAMES = ["", "age", "blocks for", "due in", "when", "since", "given up"];
 // Figures that come as text, such as "at least 78".
 const FIGURES = ["records behind", "has"];
 const PILLS = ["state", "status"];

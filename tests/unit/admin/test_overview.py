@@ -447,8 +447,14 @@ def test_a_group_as_text(store: CommitStore) -> None:
             "    -        -"
         ),
         "",
-        ("PARTITION  BLOCKER  STATE     KEY  ATTEMPTS  AGE  DUE IN  DONE ABOVE  OPEN ABOVE  ERROR"),
-        "orders-0         3  not done  -    -         0 s  -                2           3  -",
+        (
+            "PARTITION  BLOCKER  STATE     KEY  ATTEMPTS  BLOCKS FOR  DUE IN  DONE ABOVE"
+            "  OPEN ABOVE  ERROR"
+        ),
+        (
+            "orders-0         3  not done  -    -         0 s         -                2"
+            "           3  -"
+        ),
         "",
         "EPOCH  WHEN                     WHAT       BY  COUNTED",
         f"    1  {at:%Y-%m-%d %H:%M:%S} UTC  2 members  B   yes",

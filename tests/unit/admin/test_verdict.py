@@ -332,7 +332,7 @@ def test_the_verdict_is_first_in_text_html_and_json() -> None:
         place="--commit-table /c",
     )
     expected = [
-        "1 key waits for your decision: 2 records behind it",
+        r"1 key waits for your decision: 2 records behind a\nb (t-0@4)",
         "next: coopconsume records list g --commit-table /c",
         "also: Working: 3 records not done",
     ]
@@ -341,7 +341,7 @@ def test_the_verdict_is_first_in_text_html_and_json() -> None:
     colour = Headline("", "action").colour
     assert found._repr_html_().startswith(f'<div><p style="color:{colour};font-weight:bold">1 key')
     document = json.loads(json.dumps(found.to_dict()))
-    assert document["verdict"]["sentence"] == expected[0]
+    assert document["verdict"]["sentence"] == expected[0].replace(r"\n", "\n")
     assert document["verdict"]["records"][0]["key"] == "a\nb"
     assert document["last_commit"] == NOW.isoformat()
     assert document["partitions"][0]["behind_parked"] == {
@@ -352,7 +352,7 @@ def test_the_verdict_is_first_in_text_html_and_json() -> None:
     held = Pending(4, 7, 2, 9, "no", key="a\nb\x1b[2J")
     failing = group(partition(stable_offset=4, pending={4: held}))
     assert next(text_lines(group_parts(failing, NOW))) == (
-        r"Held by a\nb\x1b[2J: no (attempt 2, next in 0 s)"
+        r"Held by a\nb\x1b[2J (t-0@4): no (attempt 2, next in 0 s)"
     )
 
 

@@ -29,7 +29,7 @@ from coopconsume.monitoring import (
     QueryListener,
 )
 from coopconsume.monitoring.prometheus import metric_name
-from coopconsume.monitoring.waiting_lines import WaitingLines
+from coopconsume.monitoring.waiting_lines import WaitingLines, left_behind
 from coopconsume.runtime.events import CommitAnswered
 from coopconsume.runtime.plan import BatchPlan, Partition
 from coopconsume.runtime.status import progress as progress_module
@@ -139,6 +139,49 @@ def test_a_program_says_once_what_it_waits_for(capsys, monkeypatch):
     assert written(retry) == ("", "coopconsume, group shop: waiting for the next retry\n")
 
 
+def test_a_program_says_at_its_end_what_waits_for_a_decision(capsys):
+    """What was done, how many records wait, what is behind them, and the next command."""
+    meter = run([WaitingLines("shop")])
+    meter.ended(None)
+    assert capsys.readouterr().err == (
+        "coopconsume, group shop: ended: 2 records done, 1 waits for your decision with 1 record "
+        "behind it; next: coopconsume records list shop\n"
+    )
+    nothing = Meter(IDENTITY, 1, [WaitingLines("shop")])
+    nothing.ended(None)
+    nothing = Meter(IDENTITY, 1, [WaitingLines("shop")])
+    nothing.progressed(2, (0.0, 0.0), [])
+    nothing.ended(None)
+    assert capsys.readouterr().err == ""
+
+
+def test_the_last_line_of_a_command_says_what_waits_for_a_decision():
+    """Of several records, with what is behind all of them; without any of these, only the rest."""
+    (event,) = run([]).recent
+    assert left_behind(event | {"parked": 2, "behindParked": 1_005}) == (
+        "2 wait for your decision with 1,005 records behind them; "
+        "next: coopconsume records list shop"
+    )
+    assert left_behind(event | {"parked": 2, "behindParked": 0}).startswith(
+        "2 wait for your decision; next: "
+    )
+    assert left_behind(event | {"parked": 0, "behindParked": 0}) == ""
+
+
+def test_the_last_event_shows_what_a_job_leaves():
+    """Also of a job that committed nothing; it makes no event of nothing, or of the same."""
+    meter = Meter(IDENTITY, 1)
+    meter.leaves([])
+    assert meter.recent == []
+    meter.leaves([partition()])
+    meter.leaves([partition()])
+    assert [(one["parked"], one["behindParked"]) for one in meter.recent] == [(1, 1)]
+    meter = Meter(IDENTITY, 1)
+    meter.waits(WaitingFor("group", "waiting for group shop"), [])
+    meter.leaves([partition()])
+    assert [one["parked"] for one in meter.recent] == [0, 1], "it had no key ranges yet"
+
+
 def test_an_event_describes_a_whole_batch():
     """Counts, rates, sums and phases; what was parked has no due time; it is plain JSON."""
     (event,) = run([]).recent
@@ -163,8 +206,9 @@ def test_an_event_describes_a_whole_batch():
         event_dict["lag"],
         event_dict["pending"],
         event_dict["parked"],
+        event_dict["behindParked"],
         event_dict["gapRanges"],
-    ) == (6, 1, 1, 2)
+    ) == (6, 1, 1, 1, 2)
     assert event_dict["startLatency"] == {
         "count": 3, "sumSeconds": 7.204, "p50Seconds": 0.175, "p99Seconds": 9.85,
         "buckets": [[0.005, 1], [0.2, 1], [10.0, 1]],
@@ -176,7 +220,7 @@ def test_an_event_describes_a_whole_batch():
     verdict = event_dict["verdict"]
     assert (event_dict["verdictSeverity"], verdict["reason"]) == (3, "decision")
     assert verdict["sentence"] in {
-        f"1 key waits for your decision since {since}: 1 record behind it"
+        f"1 key waits for your decision since {since}: 1 record behind k (orders-0@2)"
         for since in with_and_without_date(datetime.fromisoformat(verdict["since"]))
     }
     assert verdict["records"] == [{"topic": "orders", "partition": 0, "offset": 2, "key": "k"}]

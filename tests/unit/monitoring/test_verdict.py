@@ -27,6 +27,7 @@ NOW = datetime(2026, 11, 30, 4, 30, tzinfo=UTC)
 SEVEN = RecordPlace("orders", 0, 7, "customer-7")
 PARKED = {"parked": [SEVEN], "parked_count": 2, "parked_keys": 2}
 HELD = FailedRecord(SEVEN, 4, "ValueError: card\ndeclined", 6.2)
+FAILED_ONCE = FailedRecord(RecordPlace("t", 1, 9), 1, "no")
 MIDNIGHT = datetime(2026, 11, 30, tzinfo=UTC)
 
 
@@ -89,7 +90,7 @@ def found(**known: Any) -> tuple[Verdict, ...]:
         (
             {"lag": 90, "open_since": MIDNIGHT, "open_records": [SEVEN], "is_running": True},
             "waiting", "stalled",
-            "The handler of customer-7 runs since 00:00:00 UTC: 90 records not done",
+            "The handler of customer-7 (orders-0@7) runs since 00:00:00 UTC: 90 records not done",
         ),
         (
             {"unknown": ["Orders-0", "b-1", "b-2", "b-3"]},
@@ -104,9 +105,33 @@ def found(**known: Any) -> tuple[Verdict, ...]:
         (
             {"lag": 9, "parked": [SEVEN], "parked_count": 1, "parked_keys": 1,
              "behind": BehindParked(1, is_all=False)},
-            "action", "decision", "1 key waits for your decision: at least 1 record behind it",
+            "action", "decision",
+            "1 key waits for your decision: at least 1 record behind customer-7 (orders-0@7)",
         ),
-        ({"lag": 9, **PARKED}, "action", "decision", "2 keys wait for your decision"),
+        (
+            {"lag": 9, **PARKED}, "action", "decision",
+            "2 keys wait for your decision, the first is customer-7 (orders-0@7)",
+        ),
+        (
+            {"lag": 2, **PARKED, "behind": BehindParked(0)}, "action", "decision",
+            ("2 keys wait for your decision, the first is customer-7 (orders-0@7), nothing behind "
+            "them"),
+        ),
+        (
+            {"lag": 9, **PARKED, "behind": BehindParked(0, is_all=False)}, "action", "decision",
+            "2 keys wait for your decision, the first is customer-7 (orders-0@7)",
+        ),
+        (
+            {"lag": 116, **PARKED, "behind": BehindParked(114), "behind_first": 100},
+            "action", "decision",
+            ("2 keys wait for your decision: 114 records behind them, 100 of these behind "
+            "customer-7 (orders-0@7)"),
+        ),
+        (
+            {"lag": 1, "parked": [RecordPlace("t", 1, 9)], "parked_count": 1, "parked_keys": 1,
+             "behind": BehindParked(0)},
+            "action", "decision", "1 key waits for your decision: t-1@9, nothing behind it",
+        ),
         (
             {"lag": 116, **PARKED, "behind": BehindParked(114), "parked_since": MIDNIGHT},
             "action", "decision",
@@ -114,19 +139,27 @@ def found(**known: Any) -> tuple[Verdict, ...]:
         ),
         (
             {"lag": 9, **PARKED, "parked_keys": 0},
-            "action", "decision", "2 records wait for your decision",
+            "action", "decision",
+            "2 records wait for your decision, the first is customer-7 (orders-0@7)",
         ),
         (
             {"lag": 484, "is_worked_on": False, "last_active": NOW - timedelta(minutes=12)},
             "action", "nobody",
-            ("Nobody has worked on this group since 04:18:00 UTC: 484 records wait. Start a job "
-            "of it again"),
+            ("Nobody has worked on this group since 04:18:00 UTC: 484 records wait. If you run its "
+            "job, start it again"),
+        ),
+        (
+            {"lag": 484, "is_worked_on": False, "last_active": NOW - timedelta(minutes=12),
+             "last_members": ["shop-etl7-4711", "shop-etl8-12"]},
+            "action", "nobody",
+            ("Nobody has worked on this group since 04:18:00 UTC: 484 records wait. If you run its "
+            "job, start it again; it ran last as shop-etl7-4711, shop-etl8-12"),
         ),
         (
             {"lag": 1, "is_worked_on": False, "last_active": NOW - timedelta(hours=12)},
             "action", "nobody",
             ("Nobody has worked on this group since 2026-11-29 16:30:00 UTC: 1 record waits. "
-            "Start a job of it again"),
+            "If you run its job, start it again"),
         ),
         (
             {
@@ -137,13 +170,14 @@ def found(**known: Any) -> tuple[Verdict, ...]:
         ),
         (
             {"lag": 42, "is_worked_on": False, "parked_count": 1, "behind": BehindParked(39)},
-            "action", "nobody", "Nobody works on this group: 42 records wait. Start a job of it",
+            "action", "nobody",
+            "Nobody works on this group: 42 records wait. If you run its job, start it",
         ),
         (
             {"unknown": ["a-0"], "is_worked_on": False},
             "action", "nobody",
             ("Nobody works on this group: no lag is known of a-0, which has no committed offset or "
-            "cannot be seen. Start a job of it"),
+            "cannot be seen. If you run its job, start it"),
         ),
         (
             {"lag": 20, "without_owner": [("old-0", 5), ("old-1", 7)]},
@@ -154,19 +188,29 @@ def found(**known: Any) -> tuple[Verdict, ...]:
         (
             {"lag": 5, "failed": [HELD]},
             "waiting", "failed",
-            "Held by customer-7: ValueError: card declined (attempt 4, next in 6 s)",
+            "Held by customer-7 (orders-0@7): ValueError: card declined (attempt 4, next in 6 s)",
+        ),
+        (
+            {"lag": 5, "failed": [replace(HELD, holds=False)]},
+            "waiting", "failed",
+            ("Failed, with nothing behind it so far: customer-7 (orders-0@7): ValueError: card "
+            "declined (attempt 4, next in 6 s)"),
+        ),
+        (
+            {"lag": 5, "failed": [replace(HELD, holds=False), FAILED_ONCE]},
+            "waiting", "failed", "Held by t-1@9, and by 1 other record: no (attempt 1)",
         ),
         (
             {"lag": 5, "failed": [FailedRecord(RecordPlace("t", 1, 9), 1, "no"), HELD]},
             "waiting", "failed",
-            ("Held by customer-7, and by 1 other record: ValueError: card declined (attempt 4, "
-            "next in 6 s)"),
+            ("Held by customer-7 (orders-0@7), and by 1 other record: ValueError: card declined "
+            "(attempt 4, next in 6 s)"),
         ),
         (
             {"lag": 5, "failed": [replace(HELD, since=MIDNIGHT - timedelta(hours=2))]},
             "waiting", "failed",
-            ("Held by customer-7 since 2026-11-29 22:00:00 UTC: ValueError: card declined (attempt "
-            "4, next in 6 s)"),
+            ("Held by customer-7 (orders-0@7) since 2026-11-29 22:00:00 UTC: ValueError: card "
+            "declined (attempt 4, next in 6 s)"),
         ),
         (
             {"lag": 5, "failed": [FailedRecord(RecordPlace("t", 1, 9), 1, "no")]},
@@ -292,6 +336,22 @@ def test_times_have_the_zone_that_they_are_given_in() -> None:
     assert "since 01:30:00 UTC+02:00:" in seen
 
 
+@pytest.mark.parametrize(
+    ("due", "is_worked_on", "words"),
+    [
+        (-60.0, False, "next when a job runs"), (-60.0, True, "next in 0 s"),
+        (90.0, False, "next in 90 s"),
+    ],
+)  # fmt: skip
+def test_what_is_due_waits_for_a_job_if_nobody_works(
+    due: float, is_worked_on: bool, words: str
+) -> None:
+    """It is not tried in 0 s, however long ago it was due."""
+    held = [replace(HELD, due=due)]
+    sentences = [one.sentence for one in found(lag=1, is_worked_on=is_worked_on, failed=held)]
+    assert [one for one in sentences if one.endswith(f"(attempt 4, {words})")]
+
+
 def test_a_verdict_names_the_next_command_and_the_records() -> None:
     """A group id is quoted for a shell; JSON has the others in a list."""
     first, *_ = verdicts(Condition("my shop", lag=5, **PARKED), NOW)
@@ -313,8 +373,8 @@ def test_a_verdict_names_the_next_command_and_the_records() -> None:
 @pytest.mark.parametrize(
     ("known", "command"),
     [
-        ({"lag": 1, "is_worked_on": False}, "doctor"),
-        ({"unknown": ["a-0"], "is_worked_on": False}, "doctor"),
+        ({"lag": 1, "is_worked_on": False}, "groups describe shop"),
+        ({"unknown": ["a-0"], "is_worked_on": False}, "groups describe shop"),
         ({"lag": 20, "without_owner": [("old-0", 5)]}, "groups describe shop"),
         ({"lag": 9, **PARKED}, "records list shop"),
         ({"lag": 5, "deleted": 3, "deleted_of": ["orders-0"]}, "lag shop"),

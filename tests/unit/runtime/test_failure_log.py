@@ -162,6 +162,12 @@ def test_the_status_line_shows_the_oldest_blocker():
         f"{numbers}; held by orders-1@58 key=customer-7: ValueError: card declined "
         "(attempt 4, next in 8 s, 36 records behind)"
     )
+    alone = event(a=(1.0, 8.2))
+    alone["partitions"][0]["blocker"]["behind"] = 0
+    assert status_line(alone, 7.0) == (
+        f"{numbers}; orders-0@58 key=customer-7: ValueError: card declined (attempt 4, next in "
+        "8 s, nothing behind it so far)"
+    )
     parked = event(a=(1.0, None))
     assert "(attempt 4, retry in progress, 36" in status_line(parked, 7.0)
     parked["partitions"][0]["blocker"]["state"] = "parked"

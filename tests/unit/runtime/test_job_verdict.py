@@ -50,6 +50,12 @@ def failed(delay: float, behind: int = 0, attempts: int = 4) -> Partition:
     return found
 
 
+def numbered(one: Partition, number: int) -> Partition:
+    """Returns a partition with another number."""
+    one.partition = number
+    return one
+
+
 def in_doubt() -> Partition:
     """Returns a partition in which a former owner may still work."""
     found = partition()
@@ -94,18 +100,40 @@ def _age(found: Verdict) -> int:
         ((partition(), partition(5)), "working", "Working: 15 records not done"),
         (
             (partition(), failed(8.0, 2)), "failed",
-            "Held by customer-7{since}: ValueError: no luck (attempt 4, next in 8 s)",
+            "Held by customer-7 (orders-0@0){since}: ValueError: no luck (attempt 4, next in 8 s)",
+        ),
+        # Nothing is known to wait behind it.
+        (
+            (partition(), failed(8.0)), "failed",
+            ("Failed, with nothing behind it so far: customer-7 (orders-0@0){since}: ValueError: "
+            "no luck (attempt 4, next in 8 s)"),
         ),
         # No call of it has counted, as while a service is down.
         (
             (partition(), failed(8.0, 2, 0)), "failed",
-            "Held by customer-7{since}: ValueError: no luck (postponed, next in 8 s)",
+            "Held by customer-7 (orders-0@0){since}: ValueError: no luck (postponed, next in 8 s)",
         ),
         (
             (failed(math.inf, 2), failed(math.inf)), "decision",
-            "2 keys wait for your decision{since}: 2 records behind them",
+            ("2 keys wait for your decision{since}: 2 records behind them, 2 of these behind "
+            "customer-7 (orders-0@0)"),
         ),
-        ((stocked(),), "decision", "1 record waits for your decision"),
+        # The one that holds most is named, not the first one.
+        (
+            (failed(math.inf, 1), numbered(failed(math.inf, 3), 1)), "decision",
+            ("2 keys wait for your decision{since}: 4 records behind them, 3 of these behind "
+            "customer-7 (orders-1@0)"),
+        ),
+        # Of a record that was read alone, as after a restart, it is not known what is behind it.
+        (
+            (partition(), failed(math.inf)), "decision",
+            "1 key waits for your decision{since}: customer-7 (orders-0@0)",
+        ),
+        (
+            (failed(math.inf),), "decision",
+            "1 key waits for your decision{since}: customer-7 (orders-0@0), nothing behind it",
+        ),
+        ((stocked(),), "decision", "1 record waits for your decision: k (orders-0@3)"),
     ],
 )  # fmt: skip
 def test_its_partitions_decide(

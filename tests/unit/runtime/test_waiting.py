@@ -127,6 +127,30 @@ def test_a_batch_that_has_just_begun_is_no_trouble_with_spark():
     )
 
 
+@pytest.mark.parametrize(
+    ("batch", "reason", "said"),
+    [
+        (BatchFacts(0, 4.0, 2, 0, 4.0, 0), "slots", "starting: Spark starts 2 slots; the first "),
+        (BatchFacts(0, 1.0, 1, 0, 1.0, 0), "slots", "starting: Spark starts 1 slot; the first "),
+        (BatchFacts(0, 9.0, 2, 1, 9.0), "handlers", "starting: 1 of 2 slots works on its first "),
+        (BatchFacts(0, 9.0, 2, None, 9.0), "handlers", "starting: 2 of 2 slots work on their "),
+    ],
+)
+def test_the_first_lines_of_a_job_say_what_starts(batch, reason, said):
+    """Workers start and code is generated: for half a minute that is no trouble."""
+    found = waiting_for(JobFacts(batches=[batch], is_starting=True), 0.0)
+    assert found.reason == reason
+    assert found.message.startswith(said)
+    assert found.message.endswith(f"batch was given to Spark {batch.age:.0f} s ago")
+    later = waiting_for(JobFacts(batches=[replace(batch, age=31.0)], is_starting=True), 0.0)
+    assert later.message.startswith("waiting for ")
+    known = JobFacts(batches=[batch], is_starting=False)
+    assert waiting_for(known, 0.0).message.startswith("waiting for ")
+    called = replace(batch, started=1, oldest_call=OldestCall("orders", 0, 7, 8.0))
+    named = waiting_for(JobFacts(batches=[called], is_starting=True), 0.0)
+    assert "that of orders-0@7 runs for 8 s" in named.message
+
+
 def test_the_handler_call_that_takes_long_is_named():
     """Of several batches the oldest one."""
     calls = [OldestCall("orders", 1, 58, 42.0), OldestCall("orders", 0, 7, 8.0), None]

@@ -337,8 +337,8 @@ def test_the_status_has_what_the_page_shows(two: GroupReading) -> None:
     verdict = found["verdict"]
     assert (verdict["level"], verdict["reason"]) == ("action", "nobody")
     assert re.fullmatch(
-        r"Nobody has worked on this group since [-: 0-9]+ UTC: 16 records wait\. Start a job of it "
-        r"again", verdict["sentence"],
+        r"Nobody has worked on this group since [-: 0-9]+ UTC: 16 records wait\. If you run its "
+        r"job, start it again; it ran last as .+", verdict["sentence"],
     )  # fmt: skip
     assert [one["reason"] for one in verdict["others"]] == ["decision"]
     assert found["unknown"] == 0
@@ -371,7 +371,7 @@ def test_each_blocked_key_has_the_records_behind_it_and_the_commands_that_decide
     since = "1970-01-01 00:01:01 UTC"
     assert rows["a b-0@5"][:6] == ["hash 7", "parked", since, "at least 12", "3", "-"]
     assert rows["a b-0@3"][2:4] == ["-", "at least 0"]
-    assert rows["a b-0@6"] == ["k", "failed", "-", "-", "4", "0 s", "again"]
+    assert rows["a b-0@6"] == ["k", "failed", "-", "-", "4", "when a job runs", "again"]
     assert [place["arguments"] for place in content["blockedPlaces"]] == [
         f"g --topic 'a b' --partition 0 --offset {offset} --commit-table /c"
         for offset in (5, 3, 6, 2, 4)
