@@ -29,7 +29,8 @@ def left_behind(event: Progress) -> str:
     held = f" with {counted(behind, 'record')} behind {them}" if behind else ""
     # Parked records come first in the verdict of a job, or belong to what comes before them.
     command = event["verdict"]["command"]
-    return f"{event['parked']:,} {verb} for your decision{held}; next: {command}"
+    then = f"; next: {command}" if command else ""
+    return f"{event['parked']:,} {verb} for your decision{held}{then}"
 
 
 class WaitingLines(QueryListener):
