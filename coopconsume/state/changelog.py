@@ -65,7 +65,7 @@ class Changelog:
     ) -> None:
         self.path = path.rstrip("/")
         self._table = StateTable(self.path, CHANGELOG)
-        found = self._table.open()
+        found = self._table.newest()
         if found is not None:
             schema = self._schema_of(found, schema)
         if schema is None:
@@ -98,7 +98,7 @@ class Changelog:
             TableUnusable: It belongs to another group, or has another schema.
         """
         self._owner = group
-        found = self._table.open()
+        found = self._table.newest()
         self.id = "" if found is None else self._checked_id(found)
 
     def _checked_id(self, table: DeltaTable) -> str:
@@ -311,8 +311,7 @@ class Changelog:
     @property
     def version(self) -> int:
         """The newest version of the changelog; -1 if it does not exist."""
-        table = self._table.open()
-        return -1 if table is None else int(table.version())
+        return self._table.version
 
     def commits(self, version: int) -> set[str]:
         """Returns the ids of all commits that have rows in a version of the changelog."""
@@ -357,7 +356,7 @@ class Changelog:
         Raises:
             StateNotReadable: The version cannot be read.
         """
-        table = None if version < 0 else self._table.open(version)
+        table = None if version < 0 else self._table.at(version)
         if table is None:
             return Size(0, 0, 0)
         files = pa.table(self._table.read(table.get_add_actions, flatten=True)).to_pylist()
@@ -379,7 +378,7 @@ class Changelog:
         Raises:
             StateNotReadable: The version cannot be read.
         """
-        table = None if version < 0 else self._table.open(version)
+        table = None if version < 0 else self._table.at(version)
         if table is None:
             return frozenset()
         return frozenset(self._table.read(table.file_uris, file_pruning_predicate=origin.filters))
@@ -410,7 +409,7 @@ class Changelog:
         )  # fmt: skip
 
     def _at(self, version: int) -> DeltaTable:
-        table = self._table.open(version)
+        table = self._table.at(version)
         if table is None:
             raise self._table.unreadable("the changelog does not exist any more")
         return table
@@ -492,5 +491,5 @@ class Changelog:
             StateNotReadable: The state cannot be read.
         """
         both = (self._table, self.snapshots.table)
-        places = [place for one in both for place in one.places(one.open())]
+        places = [place for one in both for place in one.places(one.newest())]
         return sorted({Origin(p["_topic_id"], int(p["_partition"])) for p in places})

@@ -57,11 +57,48 @@ class StateTable:
         self._state = state
         self.path = f"{state}/{name}"
         self.row_group_size = row_group_size
+        #: The versions that were opened last to be read: a slot reads two of them in turn.
+        self._read: Mapping[int, DeltaTable] = {}
 
     @cached_property
     def appender(self) -> TableAppender:
         """What appends rows to the table. Slots, which only read, have none."""
         return TableAppender(self.path, row_group_size=self.row_group_size)
+
+    @property
+    def version(self) -> int:
+        """The newest version; -1 if the table does not exist.
+
+        Raises:
+            StateNotReadable: It cannot be read.
+        """
+        table = self.newest()
+        return -1 if table is None else int(table.version())
+
+    def newest(self) -> DeltaTable | None:
+        """Returns the table at its newest version, to be read; None if it does not exist.
+
+        Raises:
+            StateNotReadable: It cannot be read.
+        """
+        return self._to_be_read(self.open())
+
+    def at(self, version: int) -> DeltaTable | None:
+        """Returns the table at a version, to be read; None if it does not exist.
+
+        A version does not change, so those that were read last are not opened again. `open` is for
+        those that write: a write takes the table to another version.
+
+        Raises:
+            StateNotReadable: It cannot be read.
+        """
+        return self._read.get(version) or self._to_be_read(self.open(version))
+
+    def _to_be_read(self, table: DeltaTable | None) -> DeltaTable | None:
+        if table is not None:
+            # Replaced as a whole: other threads read it.
+            self._read = dict([*self._read.items()][-1:]) | {int(table.version()): table}
+        return table
 
     def open(self, version: int | None = None) -> DeltaTable | None:
         """Opens the table at a version, by default the newest; None if it does not exist.

@@ -14,6 +14,11 @@ _WRITTEN = _TESTS + "test_a_slot_shows_what_is_written_and_keeps_only_what_is_de
 _OLDER = _TESTS + "test_a_store_of_an_older_version_is_restored_after_rows_were_removed"
 _RULES = "coopconsume/testing/history/rules.py"
 _PLANTED = "tests/model/test_checker_planted.py::test_a_fault_planted_in_a_right_run_is_found"
+_TABLE = "coopconsume/state/table.py"
+_VERSIONS = (
+    "tests/unit/state/test_state_reading.py"
+    "::test_a_version_is_opened_once_and_the_newest_is_looked_up_each_time"
+)
 _NOTE = "coopconsume/state/note.py"
 _RESETTING = "coopconsume/state/resetting.py"
 _RESET = "tests/unit/state/test_state_reset.py::"
@@ -89,6 +94,22 @@ STATE = [
         "return repeated_write(write)",
         "return write()",
         (_HISTORY + "test_changes_that_deltalake_writes_are_repeated_after_a_removal",),
+    ),
+    Mutant(
+        "version-of-a-state-opened-again",
+        "A version of a table of a state is opened once.",
+        _TABLE,
+        "return self._read.get(version) or self._to_be_read(self.open(version))",
+        "return self._to_be_read(self.open(version))",
+        (_VERSIONS,),
+    ),
+    Mutant(
+        "state-changed-under-its-readers",
+        "What removes rows of a state opens the table for itself.",
+        _CHANGELOG,
+        "        table = self._table.open()\n        if table is None and not self.id:\n",
+        "        table = self._table.newest()\n        if table is None and not self.id:\n",
+        (_VERSIONS,),
     ),
     Mutant(
         "state-journal-mode-not-waited-for",

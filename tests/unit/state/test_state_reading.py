@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -22,6 +23,10 @@ from coopconsume.state.changelog import Changelog
 from coopconsume.state.reading import CommittedState
 from coopconsume.state.rows import Origin
 from coopconsume.state.schema import StateSchema
+from coopconsume.state.table import StateTable
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 ORIGIN = Origin("id-of-t", 0)
 PLACE = ("t", 0)
@@ -93,6 +98,35 @@ class Job:
 def job(tmp_path: Path) -> Job:
     """A job without records yet."""
     return Job(tmp_path)
+
+
+def test_a_version_is_opened_once_and_the_newest_is_looked_up_each_time(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What removes rows does not change what a version has."""
+    job.change("w-0", a=1)
+    job.change("w-1", b=1)
+    changelog, whole = job.changelog, [(0, MAX_KEY_HASH)]
+    opened: list[int | None] = []
+    open_table = StateTable.open
+
+    def noted(self: StateTable, version: int | None = None) -> DeltaTable | None:
+        opened.append(version)
+        return open_table(self, version)
+
+    monkeypatch.setattr(StateTable, "open", noted)
+    version = changelog.version
+    for at in (version, version - 1, version):
+        assert len(changelog.files(ORIGIN, at)) == changelog.size(ORIGIN, at).files
+        assert changelog.changes(ORIGIN, at, whole).num_rows == changelog.size(ORIGIN, at).rows
+    assert opened == [None, version - 1]
+    assert changelog.trim(ORIGIN, 1, version) == (1, 1)
+    opened.clear()
+    assert changelog.changes(ORIGIN, version, whole).num_rows == 2
+    assert opened == []
+    assert changelog.version > version
+    assert changelog.changes(ORIGIN, changelog.version, whole).num_rows == 1
+    assert opened == [None, None]
 
 
 def test_what_changed_between_two_commits_or_times(job: Job) -> None:
