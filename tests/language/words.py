@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 # Between two words of a phrase: an underscore, spaces, a line's end with the next comment's sign.
 _BETWEEN = r"(?:_|[ \t]+|[ \t]*\n[ \t]*(?:#:?|>|[*-])?[ \t]*)"
+_NO_LETTERS = re.compile(r"[^a-z]+")
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Words:
     """The banned words, compiled once.
 
     Args:
-        banned: Words and phrases, in lower case, by what to write instead.
+        banned: Words and phrases, of letters in lower case, by what to write instead.
         allowed: Phrases in which they are right.
     """
 
@@ -42,12 +43,12 @@ class Words:
     def find(self, text: str) -> Iterator[Finding]:
         """Yield each banned word of a text, in order."""
         text = self._allowed.sub("·", text)  # allowed phrases have no line break
-        lowered, end = text.lower(), 0
-        # A search for plain text is much faster, and most texts have few of the first words.
+        letters, end = _NO_LETTERS.sub(" ", text.lower()), 0
+        # A search for plain text is much faster, and most texts have few of the phrases.
         matches = (
             match
             for phrase, pattern in self._banned.items()
-            if phrase.split()[0] in lowered
+            if phrase in letters
             for match in pattern.finditer(text)
         )
         for match in sorted(matches, key=lambda match: (match.start(), -match.end())):
