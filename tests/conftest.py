@@ -73,7 +73,8 @@ _BROKER = {
 #: they would end long before the others.
 _PROGRAMS = {
     *("test_chaos.py", "test_cli_run.py", "test_container.py", "test_demo.py", "test_kill.py"),
-    *("test_spark_submit.py", "test_standalone_cluster.py", "test_wheel.py", "test_yarn.py"),
+    *("test_lease.py", "test_quiet_source.py", "test_spark_submit.py"),
+    *("test_standalone_cluster.py", "test_wheel.py", "test_yarn.py"),
     *("test_queue.py", "test_queue_chaos.py", "test_queue_logs.py"),
 }
 #: Tests with a session that take about as long as all others with one: they have a second one.
