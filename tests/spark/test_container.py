@@ -68,7 +68,6 @@ def test_commands_run():
     assert wrong.returncode == 2
 
 
-@pytest.mark.nightly
 def test_an_executor_does_a_drivers_work(kafka, topic, produce, tmp_path):
     """By Spark's class for pods, with what its scheduler gives them; it ends with its driver."""
     name = topic(2)
