@@ -100,7 +100,7 @@ def test_relief_starts_no_more_handlers_at_once_than_there_are_slots(world):
                 running[0] -= 1
 
     job = there.run(member, handler)
-    there.until(lambda: any(map(keeps, job._dispatcher.runs.by_number.values())))
+    there.until(lambda: any(map(keeps, job._dispatcher.runs.by_number.copy().values())))
     there.kafka.log |= {offset: b"k%d" % (offset % 20) for offset in range(200, 400)}
     there.kafka.end = 400
     there.until(lambda: there.done(member) == {o for o in range(400) if o % 20 != 4})
@@ -140,10 +140,10 @@ def test_one_slot_is_left_to_go_on_with(world):
     member, gate = there.claim(), there.gate(3, other)
     job = there.run(member, gate)
     there.until(lambda: gate.at_work == {3, other})
-    there.until(lambda: any(map(keeps, job._dispatcher.runs.by_number.values())))
+    there.until(lambda: any(map(keeps, job._dispatcher.runs.by_number.copy().values())))
     since = time.monotonic()
     there.until(lambda: time.monotonic() > since + 0.5)
-    runs = job._dispatcher.runs.by_number.values()
+    runs = job._dispatcher.runs.by_number.copy().values()
     assert sum(task.kept is not None for run in runs for task in run.tasks.values()) == 1
     gate.opened.set()
     there.until(lambda: there.done(member) == set(range(20)))
@@ -225,7 +225,7 @@ def test_a_stop_starts_nothing_more_and_commits_what_has_run(world, monkeypatch,
         there.until(lambda: job._completion.is_stopping)
         there.turns(job)
     slots = job._dispatcher.leases._server._slots
-    tasks = next(iter(job._dispatcher.runs.by_number.values())).tasks.values()
+    tasks = next(iter(job._dispatcher.runs.by_number.copy().values())).tasks.values()
     stopped = any(task.is_stopped for task in tasks)
     assert stopped == (how != "drain")
     until(lambda: not stopped or all(one.is_asked_to_stop for one in slots.values()))
@@ -357,7 +357,7 @@ def test_a_batch_that_has_not_begun_is_ended_by_a_pause_and_is_in_nobodys_way(wo
     there.until(lambda: job._meter.waiting is not None)
     waiting = job._meter.recent[-1]["waitingFor"]
     assert waiting["reason"] == "slots"
-    assert waiting["message"].startswith("waiting for Spark: ")
+    assert waiting["message"].startswith("starting: Spark starts 2 slots; ")
     job.pause()
     there.until(lambda: not job._dispatcher.runs.by_number)
     assert not job._dispatcher.slots.barred
@@ -407,7 +407,7 @@ def test_a_slot_that_waits_for_a_core_is_in_nobodys_way(world, how):
     member, gate = there.claim(), there.gate(3)
     job = there.run(member, gate)
     there.until(lambda: gate.at_work)
-    running = next(iter(job._dispatcher.runs.by_number.values()))
+    running = next(iter(job._dispatcher.runs.by_number.copy().values()))
     ends = threading.Thread(target=job.stop if how == "stop" else member.owner.hand_over)
     ends.start()
     until(lambda: keeps(running))

@@ -78,7 +78,7 @@ def until_live(there, job):
 
 def is_met(job):
     """Whether all slots of the run have begun."""
-    runs = [one for one in list(job._dispatcher.runs.by_number.values()) if one.is_real_time]
+    runs = [one for one in list(job._dispatcher.runs.by_number.copy().values()) if one.is_real_time]
     return any(all(job._dispatcher.leases.has_met(at) for at in one.connections) for one in runs)
 
 
@@ -217,9 +217,8 @@ def test_a_key_whose_handler_is_late_is_in_doubt_and_its_slot_is_stopped(world):
     group.begins()
     grow(there, 20)
     there.until(lambda: of(stays, 60) <= there.done(member))
-    assert not any(
-        one.is_real_time and not one.ending for one in job._dispatcher.runs.by_number.values()
-    )
+    runs = job._dispatcher.runs.by_number.copy().values()
+    assert not any(one.is_real_time and not one.ending for one in runs)
     gate.opened.set()
     there.until(lambda: there.runs >= 2 and len(there.sources) == 2)
     grow(there, 20)

@@ -218,7 +218,7 @@ def _state(bucket: Bucket) -> Calls:
     complete = log.version
     assert complete > 0
     yield "snapshot", lambda: log.write_snapshot(_ORIGIN, complete, everybody)
-    yield "size", lambda: log.size(_ORIGIN, complete)
+    yield "size of a version that it has not read", lambda: log.size(_ORIGIN, complete - 1)
     yield "trim", lambda: log.trim(_ORIGIN, 2, complete)
     known: list[bool] = []
     yield "notes", lambda: known.append(log.is_complete(_ORIGIN, complete - 1, log.version))
